@@ -1,0 +1,150 @@
+"""What the real network does: readings of the residual stream at named stages, through module hooks.
+
+=============  ==========================================================================
+stage          reading, shape (batch, n, d_model) unless said otherwise
+=============  ==========================================================================
+``in``         residual stream in front of the layer
+``input_norm`` the same after the norm in front of the attention (pre-norm networks only)
+``heads``      concatenated head outputs, (batch, n, n_heads * d_value)
+``update``     what attention adds to the residual stream
+``attention``  residual stream after the sum, before the norm that follows
+``norm``       output of that norm
+``out``        residual stream behind the layer, feed-forward network included
+=============  ==========================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from companion.errors import LayerError
+from companion.layers import Site
+
+__all__ = ["STAGES", "iterate", "states", "watch"]
+
+STAGES = ("in", "input_norm", "heads", "update", "attention", "norm", "out")
+
+# stage -> (attribute of a Site, whether the module's input or its output is read)
+_READINGS = {
+    "in": ("block", "input"),
+    "input_norm": ("input_norm", "output"),
+    "heads": ("output", "input"),
+    "update": ("output", "output"),
+    "attention": ("norm", "input"),
+    "norm": ("norm", "output"),
+    "out": ("block", "output"),
+}
+
+
+@contextmanager
+def watch(
+    network: nn.Module, sites: Sequence[Site], stages: Sequence[str], see: Callable[[int, str, Tensor], None]
+) -> Iterator[None]:
+    """Call ``see(layer, stage, x)`` for every layer and stage that the network passes.
+
+    Nothing is kept here: what ``see`` does not reduce is freed with the forward pass. Layers that share a
+    module are told apart by the order of its calls, counted anew in each forward pass.
+
+    Parameters
+    ----------
+    network : Module
+        The module whose forward pass is called inside the block.
+    sites : sequence of Site
+        Its layers, in the order in which it runs them.
+    stages : sequence of str
+        Names from the table above; stages that a layer does not have are left out.
+    see : callable
+        Called with the layer's index, the stage and the reading.
+
+    Examples
+    --------
+    >>> with watch(model.network, model.sites, ["in"], lambda layer, stage, x: print(layer, x.shape)):
+    ...     model.network(ids)
+    """
+    unknown = [stage for stage in stages if stage not in _READINGS]
+    if unknown:
+        raise LayerError(f"stage {unknown[0]!r} is unknown; use {', '.join(STAGES)}")
+    calls: dict[tuple[nn.Module, str], int] = {}
+
+    def listener(module: nn.Module, stage: str, side: str, layers: list[int]) -> Callable[..., None]:
+        def hear(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any = None) -> None:
+            count = calls.get((module, stage), 0)
+            calls[module, stage] = count + 1
+            read = result if side == "output" else (args[0] if args else next(iter(kwargs.values())))
+            see(layers[count % len(layers)], stage, read[0] if isinstance(read, tuple) else read)
+
+        return hear
+
+    with ExitStack() as stack:
+        stack.enter_context(network.register_forward_pre_hook(lambda *_: calls.clear()))
+        for stage in stages:
+            attribute, side = _READINGS[stage]
+            layers: dict[nn.Module, list[int]] = {}
+            for index, site in enumerate(sites):
+                module = getattr(site, attribute)
+                if module is not None:
+                    layers.setdefault(module, []).append(index)
+            for module, indices in layers.items():
+                hear = listener(module, stage, side, indices)
+                if side == "input":
+                    handle = module.register_forward_pre_hook(hear, with_kwargs=True)
+                else:
+                    handle = module.register_forward_hook(hear, with_kwargs=True)
+                stack.enter_context(handle)
+        yield
+
+
+@torch.no_grad()
+def states(network: nn.Module, sites: Sequence[Site], ids: Tensor, stage: str = "in") -> Tensor:
+    """Return the readings of one stage for a few texts of equal length.
+
+    For short texts and pictures: this keeps every reading. :func:`companion.trace` does not.
+
+    Parameters
+    ----------
+    ids : Tensor of int, shape (batch, n)
+        Token ids, no padding.
+
+    Returns
+    -------
+    Tensor, shape (layers, batch, n, d_model)
+    """
+    found: dict[int, Tensor] = {}
+    with watch(network, sites, [stage], lambda layer, _, x: found.__setitem__(layer, x.clone())):
+        network(input_ids=ids)
+    if not found:
+        raise LayerError(f"no layer of this network has the stage {stage!r}")
+    return torch.stack([found[layer] for layer in sorted(found)])
+
+
+@torch.no_grad()
+def iterate(site: Site, x: Tensor, steps: int) -> Tensor:
+    """Apply one whole layer (attention, feed-forward network, norms) again and again, past any depth.
+
+    Parameters
+    ----------
+    site : Site
+        The layer; it sees every token (no padding), or those before it where the network is causal.
+    x : Tensor, shape (batch, n, d_model)
+        Residual stream to start from.
+    steps : int
+        Number of applications.
+
+    Returns
+    -------
+    Tensor, shape (steps + 1, batch, n, d_model)
+        The residual stream; entry 0 is ``x``.
+    """
+    n = x.shape[1]
+    hidden = torch.zeros(n, n, dtype=x.dtype, device=x.device)
+    hidden.masked_fill_(~site.layer.visible(n).to(x.device), torch.finfo(x.dtype).min)
+    stream = [x]
+    for _ in range(steps):
+        result = site.block(stream[-1], attention_mask=hidden.expand(len(x), 1, n, n))
+        stream.append(result[0] if isinstance(result, tuple) else result)
+    return torch.stack(stream)

@@ -1,0 +1,267 @@
+"""Follow the alignment of every token through the real network, keeping no hidden state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from companion import hooks
+from companion.errors import CompanionError, TextError
+from companion.layers import AttentionLayer
+from companion.spectrum import Order, random_subspaces, spectrum
+
+__all__ = ["Target", "trace"]
+
+Target = Literal["own", "random", "other"]
+_TARGETS = ("own", "random", "other")
+_RANDOM = 16
+_STAGES = ("in", "input_norm", "attention", "norm", "out")
+
+
+def trace(
+    model: Any,
+    texts: Iterable[str],
+    order: Order = "residual",
+    by: Literal["text", "token"] = "text",
+    targets: Target | Sequence[Target] | None = None,
+    batch_size: int = 8,
+    seed: int = 0,
+    progress: bool = False,
+) -> pd.DataFrame:
+    r"""Follow the alignment of every token through the real network.
+
+    Every reading is reduced inside its hook: no hidden state is kept. Tokens are those of the tokenizer
+    with its special tokens; a text longer than the model's positions is cut into windows.
+
+    Parameters
+    ----------
+    model : Model
+        See :func:`companion.load`.
+    texts : iterable of str
+        Read lazily.
+    order : {"residual", "modulus", "real"}
+        Which eigenvalue is principal, see :func:`companion.spectrum`.
+    by : {"text", "token"}
+        One row for each text, or for each token.
+    targets : {"own", "random", "other"} or several of these
+        Subspaces that tokens are measured against: the layer's own principal eigenspace; 16 random ones of
+        the same dimension (``random-0`` ...); those of the other layers (``layer-0`` ..., layers with the
+        same weights left out). All three by default, for ``by="token"`` only ``"own"``.
+    batch_size : int
+        Windows in one forward pass; it changes speed, not results.
+    seed : int
+        Of the random subspaces.
+    progress : bool
+        Whether to show a bar that counts texts.
+
+    Returns
+    -------
+    DataFrame
+        By text: model, layer, stage, target, text, n (tokens), gamma (sum over tokens), risen (tokens with
+        gamma above their gamma at stage ``in``). By token: model, layer, stage, target, text, position,
+        token, gamma. Stages are ``in``, ``attention``, ``norm``, ``out`` and, for pre-norm networks,
+        ``input_norm`` (see :mod:`companion.hooks`).
+
+    Raises
+    ------
+    TextError
+        If there is no text, or one is empty.
+    SpectrumError
+        If a layer's principal eigenspace is not determined.
+    """
+    if by not in ("text", "token"):
+        raise CompanionError(f"by={by!r} is unknown; use 'text' or 'token'")
+    chosen = _chosen(targets, by)
+    if isinstance(texts, str):
+        raise TextError("texts is a single string; give a list of strings")
+    if batch_size < 1:
+        raise CompanionError(f"batch_size={batch_size} must be at least 1")
+    reducer = _Reducer(model, order, chosen, seed, tokens=by == "token")
+    bar = tqdm(texts, desc=f"trace {model.name}", unit=" texts", disable=not progress)
+    base = model.network.base_model
+    with torch.no_grad(), hooks.watch(base, model.sites, reducer.stages, reducer.see):
+        for batch in _batches(_windows(model, bar), batch_size):
+            ids, mask = _pad(batch, model.device)
+            reducer.start(batch, mask)
+            base(input_ids=ids, attention_mask=None if bool(mask.all()) else mask.long())
+            reducer.finish()
+    if not reducer.lengths:
+        raise TextError("the list of texts is empty; give at least one text")
+    return reducer.token_table() if by == "token" else reducer.text_table()
+
+
+class _Reducer:
+    """Turn readings into sums as they come; one instance a trace."""
+
+    def __init__(self, model: Any, order: Order, chosen: Sequence[str], seed: int, tokens: bool) -> None:
+        self.model = model
+        self.stages = [s for s in _STAGES if s != "input_norm" or model.sites[0].input_norm is not None]
+        self.names, self.columns = _subspaces(model.layers, order, chosen, seed, model.device, model.network.dtype)
+        self.by_token = tokens
+        self.lengths: dict[int, int] = {}
+        self.sums: dict[int, NDArray[np.float64]] = {}
+        self.gammas: dict[int, list[NDArray[np.float32]]] = {}
+        self.tokens: dict[int, list[int]] = {}
+
+    def start(self, batch: list[tuple[int, list[int]]], mask: Tensor) -> None:
+        self.batch, self.mask = batch, mask
+        self.before: dict[int, Tensor] = {}
+        self.readings: list[tuple[int, int, Tensor]] = []
+
+    def see(self, layer: int, stage: str, x: Tensor) -> None:
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        within = torch.linalg.vector_norm((x @ self.columns[layer]).unflatten(-1, (len(self.names[layer]), -1)), dim=-1)
+        gamma = within / length  # (batch, n, targets)
+        at = self.stages.index(stage)
+        if self.by_token:
+            self.readings.append((layer, at, gamma))
+            return
+        if stage == "in":
+            self.before[layer] = gamma
+        risen = (gamma > self.before[layer]) & self.mask[..., None]
+        kept = torch.where(self.mask[..., None], gamma, 0)
+        self.readings.append((layer, at, torch.stack([kept.sum(1, dtype=torch.float64), risen.sum(1).double()])))
+        if stage == "out":
+            del self.before[layer]
+
+    def finish(self) -> None:
+        """Add the batch's readings to the texts that they belong to."""
+        for row, (text, ids) in enumerate(self.batch):
+            self.lengths[text] = self.lengths.get(text, 0) + len(ids)
+            if self.by_token:
+                self.tokens.setdefault(text, []).extend(ids)
+                window = [gamma[row, : len(ids)].float().cpu().numpy() for _, _, gamma in self.readings]
+                self.gammas.setdefault(text, []).append(_padded(window, max(map(len, self.names))))
+            elif text not in self.sums:
+                self.sums[text] = np.zeros((len(self.names), len(self.stages), max(map(len, self.names)), 2))
+        if not self.by_token:
+            owners = [text for text, _ in self.batch]
+            for layer, at, pair in self.readings:
+                values = pair.cpu().numpy()
+                for row, text in enumerate(owners):
+                    self.sums[text][layer, at, : values.shape[2]] += values[:, row].T
+        else:
+            self.places = [(layer, at) for layer, at, _ in self.readings]
+
+    def text_table(self) -> pd.DataFrame:
+        """One row a layer, stage, target and text."""
+        frames = []
+        texts = sorted(self.sums)
+        for layer, names in enumerate(self.names):
+            block = np.stack([self.sums[text][layer, :, : len(names)] for text in texts])  # text, stage, target, 2
+            frames.append(
+                pd.DataFrame(
+                    {
+                        "layer": layer,
+                        "stage": np.tile(np.repeat(self.stages, len(names)), len(texts)),
+                        "target": np.tile(names, len(texts) * len(self.stages)),
+                        "text": np.repeat(texts, len(self.stages) * len(names)),
+                        "n": np.repeat([self.lengths[t] for t in texts], len(self.stages) * len(names)),
+                        "gamma": block[..., 0].ravel(),
+                        "risen": block[..., 1].ravel().astype(np.int64),
+                    }
+                )
+            )
+        return self._finished(pd.concat(frames, ignore_index=True))
+
+    def token_table(self) -> pd.DataFrame:
+        """One row a layer, stage, target, text and token."""
+        frames = []
+        for text in sorted(self.gammas):
+            gammas = np.concatenate(self.gammas[text], axis=1)  # places, n, targets
+            tokens = self.model.tokenizer.convert_ids_to_tokens(self.tokens[text])
+            for place, (layer, at) in enumerate(self.places):
+                names = self.names[layer]
+                frames.append(
+                    pd.DataFrame(
+                        {
+                            "layer": layer,
+                            "stage": self.stages[at],
+                            "target": np.tile(names, len(tokens)),
+                            "text": text,
+                            "position": np.repeat(np.arange(len(tokens)), len(names)),
+                            "token": np.repeat(tokens, len(names)),
+                            "gamma": gammas[place][:, : len(names)].ravel(),
+                        }
+                    )
+                )
+        return self._finished(pd.concat(frames, ignore_index=True))
+
+    def _finished(self, table: pd.DataFrame) -> pd.DataFrame:
+        table.insert(0, "model", self.model.name)
+        return table.astype({"model": "category", "stage": "category", "target": "category"})
+
+
+def _chosen(targets: Target | Sequence[Target] | None, by: str) -> tuple[str, ...]:
+    if targets is None:
+        return _TARGETS if by == "text" else ("own",)
+    chosen = (targets,) if isinstance(targets, str) else tuple(targets)
+    unknown = [target for target in chosen if target not in _TARGETS]
+    if unknown or not chosen:
+        raise CompanionError(f"targets={targets!r} is unknown; use some of {', '.join(_TARGETS)}")
+    return tuple(target for target in _TARGETS if target in chosen)
+
+
+def _subspaces(
+    layers: Sequence[AttentionLayer],
+    order: Order,
+    chosen: Sequence[str],
+    seed: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> tuple[list[list[str]], list[Tensor]]:
+    """Names of each layer's targets, and their bases side by side: (d, targets * width), zero-padded."""
+    first = {id(layer): i for i, layer in reversed(list(enumerate(layers)))}
+    own = {key: spectrum(layers[i].F, order=order).basis for key, i in first.items()}
+    names, columns = [], []
+    for index, layer in enumerate(layers):
+        d, dimension = own[id(layer)].shape
+        bases: dict[str, NDArray[np.float64]] = {}
+        if "own" in chosen:
+            bases["own"] = own[id(layer)]
+        if "random" in chosen:
+            draws = random_subspaces(d, dimension, _RANDOM, seed=seed + 1000 * index)
+            bases.update({f"random-{i}": draw for i, draw in enumerate(draws)})
+        if "other" in chosen:
+            bases.update(
+                {f"layer-{i}": own[key] for key, i in sorted(first.items(), key=lambda e: e[1]) if key != id(layer)}
+            )
+        width = max((basis.shape[1] for basis in bases.values()), default=1)
+        wide = [np.pad(basis, ((0, 0), (0, width - basis.shape[1]))) for basis in bases.values()]
+        names.append(list(bases))
+        columns.append(torch.as_tensor(np.hstack(wide) if wide else np.zeros((d, 0)), dtype=dtype, device=device))
+    return names, columns
+
+
+def _windows(model: Any, texts: Iterable[str]) -> Iterator[tuple[int, list[int]]]:
+    for index, text in enumerate(texts):
+        for window in model.windows(text):
+            yield index, window
+
+
+def _batches(windows: Iterator[tuple[int, list[int]]], size: int) -> Iterator[list[tuple[int, list[int]]]]:
+    """Batches of similar length, from a look-ahead of 32 batches: little padding, flat memory."""
+    while ahead := list(islice(windows, 32 * size)):
+        ahead.sort(key=lambda window: len(window[1]))
+        for i in range(0, len(ahead), size):
+            yield ahead[i : i + size]
+
+
+def _pad(batch: list[tuple[int, list[int]]], device: torch.device) -> tuple[Tensor, Tensor]:
+    longest = max(len(ids) for _, ids in batch)
+    padded = torch.tensor([ids + [0] * (longest - len(ids)) for _, ids in batch], device=device)
+    lengths = torch.tensor([[len(ids)] for _, ids in batch], device=device)
+    return padded, torch.arange(longest, device=device) < lengths
+
+
+def _padded(window: list[NDArray[np.float32]], targets: int) -> NDArray[np.float32]:
+    """Stack arrays of shape (n, up to targets), filling with NaN."""
+    return np.stack([np.pad(g, ((0, 0), (0, targets - g.shape[1])), constant_values=np.nan) for g in window])
