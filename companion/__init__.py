@@ -4,7 +4,7 @@ The reproducible companion to *Analogies between Transformer Layers and Power Me
 arXiv:2605.25619).
 """
 
-from companion.alignment import alignment, tilt
+from companion.alignment import alignment, excess, tilt
 from companion.dynamics import orbit, power_step
 from companion.errors import CompanionError
 from companion.layers import AttentionLayer
@@ -19,6 +19,7 @@ __all__ = [
     "Model",
     "Spectrum",
     "alignment",
+    "excess",
     "from_network",
     "load",
     "orbit",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from companion.errors import CompanionError
 
-__all__ = ["alignment", "tilt"]
+__all__ = ["alignment", "excess", "tilt"]
 
 
 def alignment(x: Tensor, basis: Tensor | NDArray[np.float64]) -> Tensor:
@@ -67,31 +68,105 @@ def tilt(trace: pd.DataFrame, resamples: int = 2000, seed: int = 0) -> pd.DataFr
         tokens. Intervals are empty for fewer than two texts, null columns where their targets are not in
         the trace.
     """
-    if len(trace["model"].unique()) != 1:
-        raise CompanionError(f"the trace holds {trace['model'].nunique()} models; call tilt on the rows of one")
+    sums = _sums(trace)
+    own = sums["own"]
+    rows: dict[str, Any] = {"layer": own.layers}
+    for name in ("gamma", "rho"):
+        rows[name] = own.mean(name)
+        rows[f"{name}_low"], rows[f"{name}_high"] = _interval(own.resampled(name, resamples, seed), own.texts)
+    for kind, suffix in (("random", "null"), ("layer", "other")):
+        for name in ("gamma", "rho"):
+            rows[f"{name}_{suffix}"] = sums[kind].mean(name) if kind in sums else np.nan
+    return pd.DataFrame({**rows, "texts": own.texts, "tokens": own.tokens})
+
+
+def excess(trace: pd.DataFrame, over: Literal["other", "random"], resamples: int = 2000, seed: int = 0) -> pd.DataFrame:
+    """Compare a layer's own principal eigenspace with its null, text by text.
+
+    Parameters
+    ----------
+    trace : DataFrame
+        Table of :func:`trace` for one model, with the target ``"own"`` and the one named by ``over``.
+    over : {"other", "random"}
+        Which null: the other layers' eigenspaces, or random subspaces.
+    resamples, seed : int
+        As in :func:`tilt`. The same resampled texts serve both sides, so the interval is a paired one.
+
+    Returns
+    -------
+    DataFrame
+        One row a layer: layer, gamma, gamma_low, gamma_high, rho, rho_low, rho_high: own minus null.
+
+    Raises
+    ------
+    CompanionError
+        If the trace does not hold that null.
+    """
+    sums = _sums(trace)
+    kind = {"other": "layer", "random": "random"}.get(over)
+    if kind not in sums:
+        raise CompanionError(f"the trace holds no target {over!r}; trace it with targets=('own', {over!r})")
+    rows: dict[str, Any] = {"layer": sums["own"].layers}
+    for name in ("gamma", "rho"):
+        rows[name] = sums["own"].mean(name) - sums[kind].mean(name)
+        draws = sums["own"].resampled(name, resamples, seed) - sums[kind].resampled(name, resamples, seed)
+        rows[f"{name}_low"], rows[f"{name}_high"] = _interval(draws, sums["own"].texts)
+    return pd.DataFrame(rows)
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """Sums over tokens at stage ``attention``, (layers, texts) each, for one kind of target."""
+
+    layers: NDArray[np.int64]
+    n: NDArray[np.float64]
+    gamma: NDArray[np.float64]
+    rho: NDArray[np.float64]
+
+    @property
+    def texts(self) -> int:
+        return self.n.shape[1]
+
+    @property
+    def tokens(self) -> NDArray[np.int64]:
+        return self.n.sum(axis=1).astype(np.int64)
+
+    def mean(self, name: str) -> NDArray[np.float64]:
+        """Return the mean over tokens, one a layer."""
+        return np.asarray(getattr(self, name).sum(axis=1) / self.n.sum(axis=1))
+
+    def resampled(self, name: str, resamples: int, seed: int) -> NDArray[np.float64]:
+        """Return the mean over tokens in resampled texts, (layers, resamples)."""
+        chance = np.full(self.texts, 1 / self.texts)
+        weights = np.random.default_rng(seed).multinomial(self.texts, chance, size=resamples).T
+        return np.asarray((getattr(self, name) @ weights) / (self.n @ weights))
+
+
+def _interval(draws: NDArray[np.float64], texts: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """95 % percentile interval of each layer; empty where one text cannot show how texts differ."""
+    if texts < 2:
+        return np.full(len(draws), np.nan), np.full(len(draws), np.nan)
+    low, high = np.quantile(draws, [0.025, 0.975], axis=1)
+    return low, high
+
+
+def _sums(trace: pd.DataFrame) -> dict[str, _Sums]:
+    """Return the sums by kind of target: own, random, layer."""
+    models = trace["model"].unique()
+    if len(models) != 1:
+        raise CompanionError(f"the trace holds {len(models)} models; give the rows of one")
     if "risen" not in trace:
         trace = _by_text(trace)
-    after = trace[trace["stage"] == "attention"].copy()
-    after["kind"] = after["target"].astype(str).str.split("-").str[0]
-    sums = after.groupby(["kind", "layer", "text"], observed=True)[["n", "gamma", "risen"]].sum()
-    own = sums.loc["own"]
-    n, gamma, risen = (own[name].unstack("text").to_numpy(dtype=float) for name in ("n", "gamma", "risen"))
-    texts = n.shape[1]
-    rows: dict[str, Any] = {"layer": own.index.unique("layer").to_numpy()}
-    weights = np.random.default_rng(seed).multinomial(texts, np.full(texts, 1 / texts), size=resamples).T
-    for name, part in (("gamma", gamma), ("rho", risen)):
-        rows[name] = part.sum(axis=1) / n.sum(axis=1)
-        low, high = np.quantile((part @ weights) / (n @ weights), [0.025, 0.975], axis=1)
-        rows[f"{name}_low"], rows[f"{name}_high"] = (low, high) if texts > 1 else (np.nan, np.nan)
-    for kind, suffix in (("random", "null"), ("layer", "other")):
-        means = sums.loc[kind].groupby("layer").sum() if kind in sums.index.unique("kind") else None
-        for name, column in (("gamma", "gamma"), ("rho", "risen")):
-            ratio = np.nan if means is None else (means[column] / means["n"]).reindex(rows["layer"]).to_numpy()
-            rows[f"{name}_{suffix}"] = ratio
-    rows["texts"], rows["tokens"] = texts, n.sum(axis=1).astype(int)
-    order = [f"{name}{end}" for name in ("gamma", "rho") for end in ("", "_low", "_high")]
-    order += [f"{name}_{suffix}" for suffix in ("null", "other") for name in ("gamma", "rho")]
-    return pd.DataFrame(rows)[["layer", *order, "texts", "tokens"]]
+    after = trace[trace["stage"] == "attention"]
+    after = after.assign(kind=after["target"].astype(str).str.split("-").str[0])
+    table = after.groupby(["kind", "layer", "text"], observed=True)[["n", "gamma", "risen"]].sum()
+    if "own" not in table.index.unique("kind"):
+        raise CompanionError("the trace holds no target 'own'; trace it with targets=('own', ...)")
+    layers = table.loc["own"].index.unique("layer").to_numpy()
+    return {
+        kind: _Sums(layers, *(rows[c].unstack("text").reindex(layers).to_numpy(float) for c in ("n", "gamma", "risen")))
+        for kind, rows in ((kind, table.loc[kind]) for kind in table.index.unique("kind"))
+    }
 
 
 def _by_text(tokens: pd.DataFrame) -> pd.DataFrame:

@@ -213,7 +213,7 @@ def _certified(F: Real, k: int, order: Order) -> tuple[Complex, Complex] | None:
     rng = np.random.default_rng(d)
     A = F + np.eye(d) if order == "residual" else F
     try:
-        _, found = scipy.sparse.linalg.eigs(
+        _, arnoldi = scipy.sparse.linalg.eigs(
             A,
             k=k + _EXTRA,
             which="LR" if order == "real" else "LM",
@@ -224,9 +224,10 @@ def _certified(F: Real, k: int, order: Order) -> tuple[Complex, Complex] | None:
             rng=np.random.default_rng(0),
         )
     except scipy.sparse.linalg.ArpackNoConvergence as partly:
-        found = partly.eigenvectors  # those that did converge are enough where they stand clear
+        arnoldi = partly.eigenvectors  # those that did converge are enough where they stand clear
     except scipy.sparse.linalg.ArpackError:
         return None
+    found: Complex = np.asarray(arnoldi, dtype=complex)
     if found.shape[1] < k:
         return None
     # A conjugate pair cut in half still spans both its dimensions: real and imaginary part.

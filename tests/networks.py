@@ -24,7 +24,13 @@ def random_network(config, seed=0):
     return network.eval()
 
 
-_BERT = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "vocab_size": 60, "max_position_embeddings": 32}
+_BERT = {
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 3,
+    "vocab_size": 60,
+    "max_position_embeddings": 32,
+}
 _GPT = {"n_embd": 24, "n_layer": 3, "vocab_size": 60, "n_positions": 32, "n_head": 4}
 _NEO = {
     "hidden_size": 24,
@@ -41,7 +47,11 @@ CONFIGS = {
     "bert-causal": tf.BertConfig(**_BERT, num_attention_heads=3, is_decoder=True),
     "albert": tf.AlbertConfig(**_BERT, num_attention_heads=4, embedding_size=10),
     "albert-two-groups-two-inner": tf.AlbertConfig(
-        **(_BERT | {"num_hidden_layers": 4}), num_attention_heads=2, embedding_size=10, num_hidden_groups=2, inner_group_num=2
+        **(_BERT | {"num_hidden_layers": 4}),
+        num_attention_heads=2,
+        embedding_size=10,
+        num_hidden_groups=2,
+        inner_group_num=2,
     ),
     "gpt2": tf.GPT2Config(**_GPT),
     "gpt2-inverse-layer-scale": tf.GPT2Config(**_GPT, scale_attn_by_inverse_layer_idx=True),
@@ -57,9 +67,7 @@ def random_model(name="bert", seed=0, tokenizer=None):
 
 def random_layer(d=6, n_heads=2, seed=0, dtype=torch.float64, size=1.0, **options):
     generator = torch.Generator().manual_seed(seed)
-    matrices = {
-        f"W_{letter}": size * torch.randn(d, d, generator=generator, dtype=dtype) / d**0.5 for letter in "QKVO"
-    }
+    matrices = {f"W_{letter}": size * torch.randn(d, d, generator=generator, dtype=dtype) / d**0.5 for letter in "QKVO"}
     return companion.AttentionLayer(**matrices, n_heads=n_heads, **options)
 
 

@@ -88,13 +88,17 @@ def test_the_self_check_catches_a_wrong_adapter(monkeypatch, wrong):
         random_model("gpt2")
 
 
+_TINY = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 8, "vocab_size": 20}
+
+
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        (transformers.T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, vocab_size=20), "albert, bert, gpt2"),
-        (transformers.BertConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=20, is_decoder=True, add_cross_attention=True), "add_cross_attention"),
+        (transformers.DistilBertConfig(dim=8, n_heads=2, n_layers=1, vocab_size=20), "albert, bert, gpt2"),
+        (transformers.BertConfig(**_TINY, is_decoder=True, add_cross_attention=True), "add_cross_attention"),
+        (transformers.BertConfig(**_TINY, position_embedding_type="relative_key"), "relative_key"),
     ],
-)  # fmt: skip
+)
 def test_an_architecture_that_is_not_read_is_refused_with_those_that_are(config, says):
     network = transformers.AutoModel.from_config(config)
     with pytest.raises(companion.CompanionError, match=says):

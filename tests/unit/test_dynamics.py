@@ -24,10 +24,7 @@ def step_by_loops(x, layer, radius):
     q_width = layer.d_head
     new = []
     for i in range(n):
-        if layer.mask == "full":
-            seen = range(n)
-        else:
-            seen = range(max(0, i - (layer.window or n) + 1), i + 1)
+        seen = range(n) if layer.mask == "full" else range(max(0, i - (layer.window or n) + 1), i + 1)
         y = radius * x[i]
         for h in range(layer.n_heads):
             rows, q_rows = slice(h * width, (h + 1) * width), slice(h * q_width, (h + 1) * q_width)

@@ -32,9 +32,7 @@ def with_outliers(d, values, seed=0, bulk=0.5):
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    d=st.integers(1, 12), k=st.integers(1, 12), order=st.sampled_from(ORDERS), seed=st.integers(0, 10_000)
-)
+@given(d=st.integers(1, 12), k=st.integers(1, 12), order=st.sampled_from(ORDERS), seed=st.integers(0, 10_000))
 def test_keys_are_the_largest_of_all_eigenvalues_and_pairs_are_whole(d, k, order, seed):
     k = min(k, d)
     F = ginibre(d, seed)

@@ -167,7 +167,10 @@ def test_the_papers_reading_solves_its_equation_and_is_least_squares_where_V_is_
 def test_what_cannot_steer_is_refused_before_anything_changes(arguments, says):
     model = random_model("bert")
     before = bits(model)
-    with pytest.raises(companion.CompanionError) as error, steered(model, **({"direction": direction(), "strength": 1.0} | arguments)):
+    with (
+        pytest.raises(companion.CompanionError) as error,
+        steered(model, **({"direction": direction(), "strength": 1.0} | arguments)),
+    ):
         raise AssertionError("the block must not run")
     assert says in str(error.value)
     assert same(model, before)

@@ -1,6 +1,6 @@
 """Traces are sums over real tokens of the real network, whatever the batch; tilt summarises them honestly."""
 
-import gc
+import weakref
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,13 @@ import companion
 from companion import alignment, hooks, tilt, trace
 from companion.spectrum import spectrum
 
-TEXTS = ["the whale", "a b c d e f g", "whale whale a", "z y x w v u", "k l m n o p q r s t u v w x y z a b c d e f g h i j k l"]
+TEXTS = [
+    "the whale",
+    "a b c d e f g",
+    "whale whale a",
+    "z y x w v u",
+    "k l m n o p q r s t u v w x y z a b c d e f g h i j k l",
+]
 
 
 @pytest.fixture(scope="module")
@@ -92,20 +98,21 @@ def test_a_generator_of_texts_gives_the_same_table(small):
     pd.testing.assert_frame_equal(trace(small, (t for t in TEXTS)), trace(small, TEXTS))
 
 
-def test_a_trace_keeps_no_hidden_state(small):
-    """After many texts no tensor of a hidden state's size is alive."""
-    d = small.layers[0].d_model
-    peak = []
+def test_a_trace_keeps_no_hidden_state(small, monkeypatch):
+    """However many texts pass, only the readings of the layer at work are alive."""
+    readings, alive = [], []
+    see = companion.tracing._Reducer.see
 
-    def texts():
-        for i in range(200):
-            gc.collect()
-            alive = [o for o in gc.get_objects() if type(o) is torch.Tensor and o.ndim == 3 and o.shape[-1] == d]
-            peak.append(len(alive))
-            yield f"whale {'abcdefgh'[i % 8]}"
+    def watched(self, layer, stage, x):
+        readings.append(weakref.ref(x))
+        alive.append(sum(reading() is not None for reading in readings))
+        see(self, layer, stage, x)
 
-    trace(small, texts(), batch_size=1)
-    assert max(peak) == 0
+    monkeypatch.setattr("companion.tracing._Reducer.see", watched)
+    trace(small, [f"whale {letter}" for letter in "abcdefgh" * 10], batch_size=1)
+    assert len(readings) == 80 * 3 * 4
+    assert max(alive) <= 4
+    assert not any(reading() is not None for reading in readings)
 
 
 def test_hooks_are_gone_after_an_error(small, monkeypatch):
@@ -135,7 +142,7 @@ def made_up_trace(texts, tokens, shift, seed):
     rng = np.random.default_rng(seed)
     rows = []
     for text in range(texts):
-        risen = int(round(tokens * np.clip(0.5 + shift + 0.3 * rng.standard_normal(), 0, 1)))
+        risen = round(tokens * np.clip(0.5 + shift + 0.3 * rng.standard_normal(), 0, 1))
         for stage in ("in", "attention"):
             rows.append(("m", 0, stage, "own", text, tokens, tokens * 0.1, 0 if stage == "in" else risen))
     return pd.DataFrame(rows, columns=["model", "layer", "stage", "target", "text", "n", "gamma", "risen"])
@@ -179,6 +186,16 @@ def test_tilt_takes_a_token_table_and_leaves_missing_nulls_empty(small):
     assert by_token[["gamma_null", "rho_null", "gamma_other", "rho_other"]].isna().all(axis=None)
 
 
+def test_excess_is_own_minus_null_with_a_paired_interval(small):
+    table = trace(small, TEXTS)
+    summary, more = tilt(table), companion.excess(table, over="other")
+    np.testing.assert_allclose(more["rho"], summary["rho"] - summary["rho_other"])
+    np.testing.assert_allclose(more["gamma"], summary["gamma"] - summary["gamma_other"])
+    assert (more["rho_low"] <= more["rho"]).all() and (more["rho"] <= more["rho_high"]).all()
+    with pytest.raises(companion.CompanionError, match="no target 'random'"):
+        companion.excess(trace(small, TEXTS, targets="own"), over="random")
+
+
 def test_one_text_has_no_interval(small):
     assert tilt(trace(small, TEXTS[:1]))[["gamma_low", "rho_high"]].isna().all(axis=None)
 
@@ -208,6 +225,8 @@ def test_an_undetermined_eigenspace_stops_a_trace(small):
     layer = random_layer(24, 4)
     object.__setattr__(layer, "W_O", torch.linalg.inv(layer.W_V))  # F = I: every direction is an eigenvector
     site = small.sites[0]
-    broken = companion.Model("broken", small.network, small.tokenizer, [type(site)(layer, site.block, site.output, site.norm)], {})
+    broken = companion.Model(
+        "broken", small.network, small.tokenizer, [type(site)(layer, site.block, site.output, site.norm)], {}
+    )
     with pytest.raises(companion.CompanionError, match="not determined"):
         trace(broken, ["whale"])
