@@ -4,13 +4,15 @@ The reproducible companion to *Analogies between Transformer Layers and Power Me
 arXiv:2605.25619).
 """
 
+from companion import data, examples, figures, hooks
 from companion.alignment import alignment, excess, tilt
-from companion.dynamics import orbit, power_step
+from companion.dynamics import angles, consensus, orbit, plane_coordinates, power_step
 from companion.errors import CompanionError
 from companion.layers import AttentionLayer
 from companion.models import Model, from_network, load
 from companion.spectrum import Spectrum, spectrum
-from companion.steering import reading, steered
+from companion.statistics import over_texts, share
+from companion.steering import cosines, reading, steered
 from companion.tracing import trace
 
 __all__ = [
@@ -19,12 +21,22 @@ __all__ = [
     "Model",
     "Spectrum",
     "alignment",
+    "angles",
+    "consensus",
+    "cosines",
+    "data",
+    "examples",
     "excess",
+    "figures",
     "from_network",
+    "hooks",
     "load",
     "orbit",
+    "over_texts",
+    "plane_coordinates",
     "power_step",
     "reading",
+    "share",
     "spectrum",
     "steered",
     "tilt",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from companion.errors import LayerError
 from companion.layers import Attention, AttentionLayer
 
-__all__ = ["orbit", "power_step"]
+__all__ = ["angles", "consensus", "orbit", "plane_coordinates", "power_step"]
 
 
 def power_step(
@@ -109,3 +111,57 @@ def _check_tokens(x: Tensor, layer: AttentionLayer) -> None:
         raise LayerError(f"tokens have shape {tuple(x.shape)}; this layer needs (..., n, {layer.d_model}), n >= 1")
     if not x.is_floating_point():
         raise LayerError(f"tokens have dtype {x.dtype}; the map needs a floating-point dtype")
+
+
+def consensus(x: Tensor) -> Tensor:
+    """Return the mean cosine over pairs of different tokens, 1 where all tokens have one direction.
+
+    Parameters
+    ----------
+    x : Tensor, shape (..., n, d_model)
+        At least two tokens, none of them zero.
+
+    Returns
+    -------
+    Tensor, shape (...)
+    """
+    n = x.shape[-2]
+    if n < 2:
+        raise LayerError("consensus is between tokens; there is only one")
+    directions = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return (directions.sum(-2).square().sum(-1) - n) / (n * (n - 1))
+
+
+def plane_coordinates(x: Tensor, v: Tensor | NDArray[np.complex128]) -> Tensor:
+    r"""Return coordinates of tokens in the basis (Re v, Im v) of a complex eigenvector's plane.
+
+    In these coordinates the linear step :math:`I + F` turns by :math:`\arg(1 + \lambda)`, exactly; in
+    others the angle varies from step to step unless Re v and Im v are orthogonal and of equal length.
+    What tokens have outside the plane is dropped along the orthogonal projection.
+
+    Parameters
+    ----------
+    x : Tensor, shape (..., d_model)
+        Tokens.
+    v : Tensor or ndarray of complex, shape (d_model,)
+        Eigenvector, such as ``spectrum.vectors[:, 0]``.
+
+    Returns
+    -------
+    Tensor, shape (..., 2)
+    """
+    vector = torch.as_tensor(v)
+    frame = torch.stack([vector.real, vector.imag]).to(x)
+    return x @ torch.linalg.pinv(frame)
+
+
+def angles(coordinates: Tensor) -> Tensor:
+    """Return the turn between successive states, shape (steps - 1, ...), radians in (-pi, pi].
+
+    Parameters
+    ----------
+    coordinates : Tensor, shape (steps, ..., 2)
+        From :func:`plane_coordinates`, one entry a step.
+    """
+    angle = torch.atan2(coordinates[..., 1], coordinates[..., 0])
+    return torch.remainder(angle[1:] - angle[:-1] + torch.pi, 2 * torch.pi) - torch.pi

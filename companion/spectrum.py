@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import scipy.linalg
@@ -213,7 +213,7 @@ def _certified(F: Real, k: int, order: Order) -> tuple[Complex, Complex] | None:
     rng = np.random.default_rng(d)
     A = F + np.eye(d) if order == "residual" else F
     try:
-        _, arnoldi = scipy.sparse.linalg.eigs(
+        arnoldi: Any = scipy.sparse.linalg.eigs(
             A,
             k=k + _EXTRA,
             which="LR" if order == "real" else "LM",
@@ -222,7 +222,7 @@ def _certified(F: Real, k: int, order: Order) -> tuple[Complex, Complex] | None:
             maxiter=_RESTARTS,
             tol=0,
             rng=np.random.default_rng(0),
-        )
+        )[1]
     except scipy.sparse.linalg.ArpackNoConvergence as partly:
         arnoldi = partly.eigenvectors  # those that did converge are enough where they stand clear
     except scipy.sparse.linalg.ArpackError:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -13,7 +14,7 @@ from companion import hooks
 from companion.errors import SteeringError, TextError
 from companion.layers import AttentionLayer, check_layer
 
-__all__ = ["paper_reading", "reading", "steered"]
+__all__ = ["cosines", "paper_reading", "reading", "steered"]
 
 
 class _Edits:
@@ -159,6 +160,60 @@ def reading(model: Any, texts: Iterable[str], layer: int = -1) -> Tensor:
         raise TextError("the list of texts is empty; give at least one text")
     mean = total / count
     return mean / mean.square().sum()
+
+
+@torch.no_grad()
+def cosines(model: Any, texts: Iterable[str], direction: Tensor, layer: int = -1) -> pd.DataFrame:
+    """Measure how tokens stand to a direction at every stage of one layer, steered or not.
+
+    Parameters
+    ----------
+    model : Model
+        See :func:`companion.load`; call this inside :func:`steered` to see what steering does.
+    texts : iterable of str
+        One row a text and stage.
+    direction : Tensor, shape (d_model,)
+        Any non-zero length.
+    layer : int
+        Index of the layer, negative from the end.
+
+    Returns
+    -------
+    DataFrame
+        text, stage (``in``, ``attention``, ``norm``, ``out``), signed and absolute (mean cosine over tokens),
+        plus (share of tokens with positive cosine).
+
+    Raises
+    ------
+    SteeringError, LayerError, TextError
+        For a direction, a layer or texts that cannot be used.
+    """
+    index = check_layer(layer, len(model.layers))
+    d = _vector(direction, model.layers[index].d_model, "direction")
+    d = (d / d.norm()).to(model.device, model.network.dtype)
+    rows: list[pd.DataFrame] = []
+    found: dict[str, list[Tensor]] = {}
+
+    def see(at: int, stage: str, x: Tensor) -> None:
+        if at == index:
+            found.setdefault(stage, []).append((x @ d / torch.linalg.vector_norm(x, dim=-1)).flatten())
+
+    base = model.network.base_model
+    with hooks.watch(base, model.sites, ["in", "attention", "norm", "out"], see):
+        for number, text in enumerate([texts] if isinstance(texts, str) else texts):
+            found.clear()
+            for window in model.windows(text):
+                base(input_ids=torch.tensor([window], device=model.device))
+            values = {stage: torch.cat(parts).double().cpu().numpy() for stage, parts in found.items()}
+            columns = {
+                "signed": [v.mean() for v in values.values()],
+                "absolute": [abs(v).mean() for v in values.values()],
+                "plus": [(v > 0).mean() for v in values.values()],
+            }
+            rows.append(pd.DataFrame({"text": number, "stage": list(values), **columns}))
+    if not rows:
+        raise TextError("the list of texts is empty; give at least one text")
+    return pd.concat(rows, ignore_index=True)
 
 
 @torch.no_grad()

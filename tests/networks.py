@@ -69,11 +69,3 @@ def random_layer(d=6, n_heads=2, seed=0, dtype=torch.float64, size=1.0, **option
     generator = torch.Generator().manual_seed(seed)
     matrices = {f"W_{letter}": size * torch.randn(d, d, generator=generator, dtype=dtype) / d**0.5 for letter in "QKVO"}
     return companion.AttentionLayer(**matrices, n_heads=n_heads, **options)
-
-
-def layer_with(F, n_heads=1, seed=0, **options):
-    """A layer whose layer matrix is F: W_V random and invertible, W_O the rest."""
-    d = F.shape[0]
-    generator = torch.Generator().manual_seed(seed)
-    W_Q, W_K, W_V = (torch.randn(d, d, generator=generator, dtype=F.dtype) for _ in range(3))
-    return companion.AttentionLayer(W_Q, W_K, W_V, F @ torch.linalg.inv(W_V), n_heads=n_heads, **options)

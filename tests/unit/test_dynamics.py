@@ -5,10 +5,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import layer_with, random_layer
+from networks import random_layer
 
 import companion
-from companion import orbit, power_step, spectrum
+from companion import angles, consensus, orbit, plane_coordinates, power_step, spectrum
+from companion.examples import layer_with, matrix_with
 
 MASKS = [{"mask": "full"}, {"mask": "causal"}, {"mask": "local", "window": 2}]
 
@@ -147,32 +148,42 @@ def test_an_orbit_starts_at_directions_and_chains_steps():
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 1000), options=st.sampled_from(MASKS[:2]))
 def test_uniform_attention_converges_to_the_dominant_eigenvector_of_I_plus_F(seed, options):
-    rng = np.random.default_rng(seed)
-    rest = rng.standard_normal((7, 7))
-    rest *= 0.5 / abs(np.linalg.eigvals(rest)).max()
-    F = torch.block_diag(torch.tensor([[1.5]]), torch.tensor(rest)).double()
-    R = torch.linalg.qr(torch.tensor(rng.standard_normal((8, 8))))[0]
-    layer = layer_with(R @ F @ R.T, seed=seed, **options)
+    layer = layer_with(matrix_with([1.5], 8, bulk=0.5, seed=seed), seed=seed, **options)
     end = orbit(unit(6, 8, seed=seed), [layer] * 400, "uniform")[-1]
     assert companion.alignment(end, spectrum(layer.F).basis).min() > 1 - 1e-9
+    assert consensus(end).abs() <= 1 + 1e-12
 
 
 def test_a_complex_dominant_pair_turns_tokens_by_the_argument_of_one_plus_lambda():
-    value = 0.8 + 1.1j
-    block = torch.tensor([[value.real, value.imag], [-value.imag, value.real]], dtype=torch.float64)
-    shear = torch.tensor([[1.0, 0.7, 0, 0], [0, 0.6, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]], dtype=torch.float64)
-    F = shear @ torch.block_diag(block, torch.diag(torch.tensor([0.1, -0.2], dtype=torch.float64))) @ shear.inverse()
-    layer = layer_with(F)
-    states = orbit(unit(5, 4), [layer] * 80, "uniform")
-    v = torch.tensor(spectrum(F).vectors[:, 0])
-    frame = torch.stack([v.real, v.imag], 1)
-    coordinates = torch.linalg.lstsq(frame, states[-30:, 0].T).solution
-    angle = torch.atan2(coordinates[1], coordinates[0])
-    turns = torch.remainder(angle[1:] - angle[:-1] + np.pi, 2 * np.pi) - np.pi
-    expected = np.angle(1 + value)
-    torch.testing.assert_close(turns.abs(), torch.full_like(turns, abs(expected)), atol=1e-8, rtol=0)
-    euclid = torch.arccos((states[-30:-1, 0] * states[-29:, 0]).sum(1))
+    layer = layer_with(matrix_with([0.8 + 1.1j], 6, bulk=0.3, shear=0.8, seed=1))
+    states = orbit(unit(5, 6), [layer] * 80, "uniform")[-30:]
+    turns = angles(plane_coordinates(states, spectrum(layer.F).vectors[:, 0]))
+    torch.testing.assert_close(turns.abs(), torch.full_like(turns, np.angle(1.8 + 1.1j)), atol=1e-8, rtol=0)
+    euclid = torch.arccos((states[1:] * states[:-1]).sum(-1))
     assert euclid.std() > 0.05  # in the standard coordinates the steps differ
+
+
+def test_consensus_is_the_mean_cosine_over_pairs():
+    x = 3 * unit(2, 4, 6)
+    cosines = torch.nn.functional.cosine_similarity(x[:, :, None], x[:, None], dim=-1)
+    expected = (cosines.sum((1, 2)) - 4) / 12
+    torch.testing.assert_close(consensus(x), expected)
+    with pytest.raises(companion.CompanionError, match="only one"):
+        consensus(unit(1, 6))
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 1000), shear=st.floats(0, 0.5))
+def test_a_made_matrix_has_the_eigenvalues_it_was_asked_for(seed, shear):
+    F = matrix_with([2.5, -2.0, 1 + 2j], 10, bulk=0.5, shear=shear, seed=seed)
+    values = np.linalg.eigvals(F.numpy())
+    leading = values[abs(values) > 1]
+    ranked = sorted(leading, key=lambda v: (round(v.real, 3), v.imag))
+    np.testing.assert_allclose(ranked, [-2, 1 - 2j, 1 + 2j, 2.5], atol=1e-6)
+    assert abs(values[abs(values) <= 1]).max() == pytest.approx(0.5, abs=1e-6)
+    torch.testing.assert_close(layer_with(F, n_heads=2, seed=seed).F, F, atol=1e-7, rtol=1e-7)
+    with pytest.raises(companion.CompanionError, match="d=1"):
+        matrix_with([1j], 1)
 
 
 def test_a_token_sent_to_zero_has_no_direction():

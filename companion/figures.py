@@ -1,0 +1,273 @@
+"""Figures: seaborn under one theme, colour-blind-safe, each with a sentence for those who cannot see it.
+
+Every function takes a table and returns a :class:`Picture`, which notebooks show as SVG with alt text.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from companion.errors import CompanionError
+
+__all__ = ["Picture", "eigenvalues", "layers_against_layers", "lines", "paths", "tilts"]
+
+_THEME: Any = {
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": "medium",
+    "figure.figsize": (6.4, 3.6),
+    "font.size": 10.0,
+    "legend.frameon": False,
+    "svg.hashsalt": "companion",  # the same table gives the same file
+}
+_COLOURS = sns.color_palette("colorblind")
+_STYLES: list[Any] = ["-", "--", ":", "-.", (0, (6, 1.5)), (0, (2, 2))]
+_MARKERS = ["o", "s", "D", "^", "v", "P"]
+_NULL = "0.45"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure with the sentence that says what is to be seen, and the table that it shows.
+
+    Attributes
+    ----------
+    figure : Figure
+        Matplotlib's figure.
+    alt : str
+        Alternative text, computed from the table.
+    data : DataFrame
+        The table.
+    """
+
+    figure: Figure
+    alt: str
+    data: pd.DataFrame
+
+    def svg(self) -> str:
+        """Return the picture as SVG."""
+        buffer = io.StringIO()
+        with mpl.rc_context(_THEME):
+            self.figure.savefig(buffer, format="svg", metadata={"Date": None}, bbox_inches="tight")
+        return buffer.getvalue()
+
+    def save(self, path: str | Path) -> None:
+        """Write the picture as SVG, PNG or PDF, by the ending of ``path``."""
+        self.figure.savefig(path, bbox_inches="tight", dpi=200)
+
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+        return {"image/svg+xml": self.svg(), "text/plain": self.alt}, {"image/svg+xml": {"alt": self.alt}}
+
+
+def lines(
+    table: pd.DataFrame,
+    x: str,
+    y: str,
+    hue: str,
+    labels: tuple[str, str],
+    band: tuple[str, str] | None = None,
+    log_x: bool = False,
+    log_y: bool = False,
+    ylim: tuple[float, float] | None = None,
+    level: tuple[float, str] | None = None,
+) -> Picture:
+    """Draw one line for each value of ``hue``, told apart by colour, dash and marker.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Long table.
+    x, y, hue : str
+        Columns.
+    labels : (str, str)
+        Axis labels, with units.
+    band : (str, str) or None
+        Columns with the lower and upper end of an interval.
+    log_x, log_y : bool
+        Logarithmic axes; ``log_x`` is linear below the smallest positive value, so that zero is shown.
+    ylim : (float, float) or None
+        Range of the y axis.
+    level : (float, str) or None
+        A horizontal reference line and its name.
+    """
+    _require(table, [x, y, hue, *(band or ())])
+    names = list(dict.fromkeys(table[hue].astype(str)))
+    with mpl.rc_context(_THEME):
+        figure, axes = _canvas()
+        for i, name in enumerate(names):
+            rows = table[table[hue].astype(str) == name].sort_values(x)
+            style: Any = {"color": _COLOURS[i % 10], "ls": _STYLES[i % 6], "marker": _MARKERS[i % 6]}
+            spacing = max(1, len(rows) // 12)
+            axes.plot(rows[x], rows[y], label=name, markersize=4, markevery=spacing, **style)
+            if band:
+                axes.fill_between(rows[x], rows[band[0]], rows[band[1]], color=style["color"], alpha=0.18, lw=0)
+        if level:
+            axes.axhline(level[0], color=_NULL, lw=1, ls=":", label=level[1])
+        if log_x:
+            axes.set_xscale("symlog", linthresh=float(table.loc[table[x] > 0, x].min()), linscale=0.4)
+        if log_y:
+            axes.set_yscale("log")
+        if ylim:
+            axes.set_ylim(*ylim)
+        _finish(axes, labels)
+    return Picture(figure, _say_lines(table, x, y, hue, names, labels), table)
+
+
+def tilts(table: pd.DataFrame, quantity: str) -> Picture:
+    """Draw gamma or rho by layer with its interval, beside both nulls.
+
+    Parameters
+    ----------
+    table : DataFrame
+        From :func:`companion.tilt`.
+    quantity : {"gamma", "rho"}
+        Which of the two.
+    """
+    _require(table, [quantity, f"{quantity}_low", f"{quantity}_high", f"{quantity}_null", f"{quantity}_other"])
+    ylabel = {"gamma": "mean alignment γ after attention", "rho": "share of tokens that rise, ρ"}[quantity]
+    with mpl.rc_context(_THEME):
+        figure, axes = _canvas()
+        spread = table[[f"{quantity}_low", f"{quantity}_high"]].sub(table[quantity], axis=0).abs().to_numpy().T
+        axes.errorbar(
+            table["layer"], table[quantity], spread, color=_COLOURS[0], marker="o", capsize=3, label="own eigenspace"
+        )
+        axes.plot(table["layer"], table[f"{quantity}_other"], "s--", color=_COLOURS[1], ms=4, label="other layers'")
+        axes.plot(table["layer"], table[f"{quantity}_null"], "D:", color=_NULL, ms=4, label="random subspaces")
+        if quantity == "rho":
+            axes.axhline(0.5, color=_NULL, lw=0.8)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _finish(axes, ("layer", ylabel))
+    values = ", ".join(f"{v:.2f}" for v in table[quantity])
+    null, other = table[f"{quantity}_null"].mean(), table[f"{quantity}_other"].mean()
+    alt = (
+        f"{ylabel} by layer, with 95 % intervals over texts. Own eigenspace, from the first layer: {values}. "
+        f"Mean over layers for random subspaces {null:.2f}, for other layers' eigenspaces {other:.2f}."
+    )
+    return Picture(figure, alt, table)
+
+
+def eigenvalues(table: pd.DataFrame, title: str = "") -> Picture:
+    """Draw eigenvalues of F in the complex plane, with the one that leads in each order.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Columns real, imag, and leads: "" or the names of the orders that the eigenvalue leads.
+    title : str
+        Shown above.
+    """
+    _require(table, ["real", "imag", "leads"])
+    with mpl.rc_context(_THEME):
+        figure, axes = _canvas((5.2, 4.4))
+        rest, leading = table[table["leads"] == ""], table[table["leads"] != ""]
+        axes.scatter(rest["real"], rest["imag"], s=7, color=_NULL, alpha=0.6, lw=0, label="eigenvalues of F")
+        for i, (name, rows) in enumerate(leading.groupby("leads", sort=False)):
+            style: Any = {"color": _COLOURS[i], "marker": _MARKERS[i], "s": 55, "edgecolor": "black", "lw": 0.5}
+            axes.scatter(rows["real"], rows["imag"], label=f"leads: {name}", zorder=3, **style)
+        circle = abs(1 + leading["real"] + 1j * leading["imag"]).max()
+        turn = np.linspace(0, 2 * np.pi, 200)
+        axes.plot(circle * np.cos(turn) - 1, circle * np.sin(turn), color=_COLOURS[0], lw=0.8, ls="--")
+        axes.scatter([-1], [0], marker="+", color=_COLOURS[0], label="−1, and circle of largest |1 + λ|")
+        axes.set_aspect("equal")
+        axes.set_title(title)
+        _finish(axes, ("Re λ", "Im λ"))
+    places = "; ".join(
+        f"{name}: {rows['real'].iloc[0]:.2f} {rows['imag'].abs().iloc[0]:+.2f}i"
+        for name, rows in leading.groupby("leads", sort=False)
+    )
+    alt = f"{len(table)} eigenvalues in the complex plane. {title} Those that lead by order: {places}."
+    return Picture(figure, alt, table)
+
+
+def paths(table: pd.DataFrame, labels: tuple[str, str]) -> Picture:
+    """Draw paths in a plane, one for each value of the column path, from dot to cross.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Columns x, y, step, path.
+    labels : (str, str)
+        Axis labels.
+    """
+    _require(table, ["x", "y", "step", "path"])
+    with mpl.rc_context(_THEME):
+        figure, axes = _canvas((4.6, 4.4))
+        for i, (_, rows) in enumerate(table.groupby("path", sort=False)):
+            rows = rows.sort_values("step")
+            colour = _COLOURS[i % 10]
+            axes.plot(rows["x"], rows["y"], color=colour, lw=0.9, marker=".", ms=3)
+            axes.scatter(rows["x"].iloc[0], rows["y"].iloc[0], color=colour, s=28, zorder=3)
+            axes.scatter(rows["x"].iloc[-1], rows["y"].iloc[-1], color=colour, s=45, marker="X", ec="black", zorder=4)
+        axes.set_aspect("equal")
+        sns.despine(ax=axes)
+        axes.set(xlabel=labels[0], ylabel=labels[1])
+    radius = np.hypot(table["x"], table["y"])
+    first, last = (radius[table["step"] == step].mean() for step in (table["step"].min(), table["step"].max()))
+    alt = (
+        f"{table['path'].nunique()} paths of {int(table['step'].max())} steps in the plane of {labels[0]} and "
+        f"{labels[1]}. Mean distance from the origin: {first:.2f} at the start, {last:.2f} at the end."
+    )
+    return Picture(figure, alt, table)
+
+
+def layers_against_layers(table: pd.DataFrame, label: str) -> Picture:
+    """Draw a matrix: rows are layers that tokens leave, columns the layers whose eigenspace they are measured on.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Columns layer, eigenspace, value.
+    label : str
+        What the value is.
+    """
+    _require(table, ["layer", "eigenspace", "value"])
+    matrix = table.pivot_table(index="layer", columns="eigenspace", values="value")
+    with mpl.rc_context(_THEME):
+        figure, axes = _canvas((5.2, 4.2))
+        sns.heatmap(matrix, annot=True, fmt=".2f", cmap="cividis", square=True, ax=axes, cbar_kws={"label": label})
+        axes.set(xlabel="eigenspace of layer", ylabel="tokens after attention of layer")
+    own = float(np.diagonal(matrix).mean())
+    others = float(matrix.to_numpy()[~np.eye(len(matrix), dtype=bool)].mean())
+    alt = f"Matrix of {label}, layer against layer: {own:.3f} on the diagonal on average, {others:.3f} elsewhere."
+    return Picture(figure, alt, table)
+
+
+def _canvas(size: tuple[float, float] | None = None) -> tuple[Figure, Axes]:
+    """Make a figure outside pyplot: nothing is registered, nothing has to be closed."""
+    figure = Figure(figsize=size)
+    return figure, figure.subplots()
+
+
+def _finish(axes: Axes, labels: tuple[str, str]) -> None:
+    axes.set(xlabel=labels[0], ylabel=labels[1])
+    sns.despine(ax=axes)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize="small")
+
+
+def _say_lines(table: pd.DataFrame, x: str, y: str, hue: str, names: Sequence[str], labels: tuple[str, str]) -> str:
+    parts = []
+    for name in names:
+        rows = table[table[hue].astype(str) == name].sort_values(x)
+        first, last = rows.iloc[0], rows.iloc[-1]
+        parts.append(f"{name}: from {first[y]:.3g} at {first[x]:.3g} to {last[y]:.3g} at {last[x]:.3g}")
+    return f"{labels[1]} against {labels[0]}. " + "; ".join(parts) + "."
+
+
+def _require(table: pd.DataFrame, columns: Sequence[str]) -> None:
+    missing = [column for column in columns if column not in table]
+    if missing or table.empty:
+        what = f"lacks the columns {', '.join(missing)}" if missing else "is empty"
+        raise CompanionError(f"the table {what}; it has {', '.join(map(str, table.columns))}")
