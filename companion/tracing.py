@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from companion import hooks
 from companion.errors import CompanionError, TextError

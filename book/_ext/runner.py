@@ -29,7 +29,7 @@ import jupytext
 import nbformat
 import papermill
 from papermill.engines import NBClientEngine, papermill_engines
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "notebooks"
