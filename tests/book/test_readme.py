@@ -1,0 +1,39 @@
+"""The README's program prints what the README says."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def block(language):
+    (found,) = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    return found
+
+
+def test_the_program_of_the_readme_prints_what_it_shows(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", block("python")], capture_output=True, text=True, cwd=tmp_path, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == block("text")
+
+
+def test_the_program_is_about_ten_lines():
+    assert len([line for line in block("python").splitlines() if line.strip()]) <= 10
+
+
+def test_every_file_that_the_readme_links_exists():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert target.startswith("https://arxiv.org/") or (ROOT / target).exists(), target
+
+
+def test_every_verb_of_the_readme_is_a_verb_of_the_makefile():
+    verbs = set(re.findall(r"make ([a-z]+)", README))
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert {"book", "test"} <= verbs
+    for verb in verbs:
+        assert re.search(rf"^{verb}:.*## ", makefile, re.MULTILINE), verb
