@@ -53,7 +53,7 @@ def matrix_with(leading: Sequence[complex], d: int, bulk: float = 0.5, shear: fl
         rest *= bulk / np.abs(np.linalg.eigvals(rest)).max()
     basis = np.linalg.qr(rng.standard_normal((d, d)))[0]
     basis = basis @ (np.eye(d) + shear * rng.standard_normal((d, d)) / d**0.5)
-    diagonal = scipy.linalg.block_diag(*blocks, rest) if blocks else rest
+    diagonal = scipy.linalg.block_diag(*map(np.array, blocks), rest) if blocks else rest
     return torch.tensor(basis @ diagonal @ np.linalg.inv(basis))
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from companion.errors import LayerError
 
-__all__ = ["Attention", "AttentionLayer", "Mask", "Site", "check_layer"]
+__all__ = ["Attention", "AttentionLayer", "Mask", "Site", "check_layer", "layer_matrix"]
 
 Mask = Literal["full", "causal", "local"]
 Attention = str | Tensor
@@ -104,8 +104,7 @@ class AttentionLayer:
         key = (self.W_O._version, self.W_V._version)
         if key not in self._F:
             self._F.clear()
-            with torch.no_grad():
-                self._F[key] = self.W_O.detach().double() @ self.W_V.detach().double()
+            self._F[key] = layer_matrix(self)
         return self._F[key]
 
     def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> AttentionLayer:
@@ -218,6 +217,12 @@ class Site:
     output: nn.Module
     norm: nn.Module
     input_norm: nn.Module | None = None
+
+
+def layer_matrix(layer: AttentionLayer) -> Tensor:
+    """Return ``W_O W_V`` in float64, shape (d_model, d_model), without keeping it as :attr:`AttentionLayer.F` does."""
+    with torch.no_grad():
+        return layer.W_O.double() @ layer.W_V.double()
 
 
 def check_layer(layer: int, count: int) -> int:

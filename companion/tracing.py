@@ -15,10 +15,10 @@ from tqdm import tqdm
 
 from companion import hooks
 from companion.errors import CompanionError, TextError
-from companion.layers import AttentionLayer
+from companion.layers import AttentionLayer, layer_matrix
 from companion.spectrum import Order, random_subspaces, spectrum
 
-__all__ = ["Target", "trace"]
+__all__ = ["Reducer", "Target", "trace"]
 
 Target = Literal["own", "random", "other"]
 _TARGETS = ("own", "random", "other")
@@ -84,7 +84,7 @@ def trace(
         raise TextError("texts is a single string; give a list of strings")
     if batch_size < 1:
         raise CompanionError(f"batch_size={batch_size} must be at least 1")
-    reducer = _Reducer(model, order, chosen, seed, tokens=by == "token")
+    reducer = Reducer(model, order, chosen, seed, tokens=by == "token")
     bar = tqdm(texts, desc=f"trace {model.name}", unit=" texts", disable=not progress)
     base = model.network.base_model
     with torch.no_grad(), hooks.watch(base, model.sites, reducer.stages, reducer.see):
@@ -98,8 +98,11 @@ def trace(
     return reducer.token_table() if by == "token" else reducer.text_table()
 
 
-class _Reducer:
-    """Turn readings into sums as they come; one instance a trace."""
+class Reducer:
+    """Turn readings into sums as they come: what :func:`trace` puts behind its hooks.
+
+    ``start`` a batch, let the hooks call ``see``, ``finish`` the batch; at the end take a table.
+    """
 
     def __init__(self, model: Any, order: Order, chosen: Sequence[str], seed: int, tokens: bool) -> None:
         self.model = model
@@ -112,11 +115,13 @@ class _Reducer:
         self.tokens: dict[int, list[int]] = {}
 
     def start(self, batch: list[tuple[int, list[int]]], mask: Tensor) -> None:
+        """Take note of the texts in a batch and of which positions hold tokens."""
         self.batch, self.mask = batch, mask
         self.before: dict[int, Tensor] = {}
         self.readings: list[tuple[int, int, Tensor]] = []
 
     def see(self, layer: int, stage: str, x: Tensor) -> None:
+        """Reduce one reading."""
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         within = torch.linalg.vector_norm((x @ self.columns[layer]).unflatten(-1, (len(self.names[layer]), -1)), dim=-1)
         gamma = within / length  # (batch, n, targets)
@@ -220,7 +225,7 @@ def _subspaces(
 ) -> tuple[list[list[str]], list[Tensor]]:
     """Names of each layer's targets, and their bases side by side: (d, targets * width), zero-padded."""
     first = {id(layer): i for i, layer in reversed(list(enumerate(layers)))}
-    own = {key: spectrum(layers[i].F, order=order).basis for key, i in first.items()}
+    own = {key: spectrum(layer_matrix(layers[i]), order=order).basis for key, i in first.items()}
     names, columns = [], []
     for index, layer in enumerate(layers):
         d, dimension = own[id(layer)].shape

@@ -18,7 +18,7 @@ from sphinx.errors import ExtensionError
 _MATHJAX = ("tex-mml-chtml.js", "output/chtml/fonts/woff-v2/")
 
 
-class ProvenanceDirective(Directive):
+class ProvenanceDirective(Directive):  # type: ignore[misc]  # docutils is not typed
     """A table of how each executed chapter came to be."""
 
     def run(self) -> list[nodes.Node]:

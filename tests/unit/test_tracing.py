@@ -101,14 +101,14 @@ def test_a_generator_of_texts_gives_the_same_table(small):
 def test_a_trace_keeps_no_hidden_state(small, monkeypatch):
     """However many texts pass, only the readings around the layer at work are alive."""
     readings, alive = [], []
-    see = companion.tracing._Reducer.see
+    see = companion.tracing.Reducer.see
 
     def watched(self, layer, stage, x):
         readings.append(weakref.ref(x))
         alive.append(sum(reading() is not None for reading in readings))
         see(self, layer, stage, x)
 
-    monkeypatch.setattr("companion.tracing._Reducer.see", watched)
+    monkeypatch.setattr("companion.tracing.Reducer.see", watched)
     trace(small, [f"whale {letter}" for letter in "abcdefgh" * 10], batch_size=1)
     assert len(readings) == 80 * 3 * 4
     assert max(alive) <= 6
@@ -119,7 +119,7 @@ def test_hooks_are_gone_after_an_error(small, monkeypatch):
     def fail(*_):
         raise RuntimeError("broken reading")
 
-    monkeypatch.setattr("companion.tracing._Reducer.see", fail)
+    monkeypatch.setattr("companion.tracing.Reducer.see", fail)
     with pytest.raises(RuntimeError, match="broken reading"):
         trace(small, TEXTS)
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in small.network.modules())

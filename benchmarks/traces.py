@@ -1,0 +1,133 @@
+"""`companion.trace` by text against the bare forward pass, on a GPT-2-sized random checkpoint."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import tokenizers
+import torch
+import transformers
+
+import companion
+from companion import hooks, tracing
+from companion.tracing import Target
+
+WORDS, LENGTH, BATCH = 1000, 256, 8
+
+
+def model() -> companion.Model:
+    """Return 12 layers of d = 768 with random weights, and a tokenizer of one word a token."""
+    torch.manual_seed(0)
+    network = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=WORDS, bos_token_id=0, eos_token_id=0))
+    vocabulary = {f"w{i}": i for i in range(WORDS)}
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="w0"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, model_max_length=1024)
+    return companion.from_network(network, tokenizer, "gpt2-sized")
+
+
+def texts(count: int) -> list[str]:
+    """Return texts of exactly 256 tokens."""
+    rng = np.random.default_rng(0)
+    return [" ".join(f"w{i}" for i in rng.integers(0, WORDS, LENGTH)) for _ in range(count)]
+
+
+def bare(of: companion.Model, count: int) -> None:
+    """Run the network alone on that many texts, in batches as a trace forms them."""
+    ids = torch.tensor([of.windows(text)[0] for text in texts(count)])
+    with torch.no_grad():
+        for batch in ids.split(BATCH):
+            of.network.base_model(input_ids=batch)
+
+
+TARGETS: dict[str, list[Target]] = {"own": ["own"], "all": ["own", "random", "other"]}
+
+
+def measure(repeats: int) -> list[dict[str, Any]]:
+    """Return one row a choice of targets: one batch traced over the same batch bare, and added memory.
+
+    The batch is run bare and traced in turn (the loop body of a trace), and the ratio is taken pair by pair.
+    The time that passes inside the hooks, over that of the rest, is the same figure with less noise. What a
+    trace does once (spectra, table) is reported on its own.
+    """
+    of = model()
+    windows = [(number, of.windows(text)[0]) for number, text in enumerate(texts(BATCH))]
+    rows = []
+    for name, targets in TARGETS.items():
+        pairs, inside = zip(*(_pair(of, windows, targets) for _ in range(2 * repeats)), strict=True)
+        start = time.perf_counter()
+        companion.trace(of, texts(1), targets=targets)
+        once = time.perf_counter() - start
+        memory = {count: _added_memory(name, count, repeats) for count in (BATCH, 6 * BATCH)}
+        rows.append(
+            {
+                "targets": name,
+                "ratio_to_bare_forward": float(np.median([traced / plain for plain, traced in pairs])),
+                "ratio_by_time_inside_hooks": float(np.median(inside)),
+                "seconds_bare_batch": float(np.median([plain for plain, _ in pairs])),
+                "seconds_of_a_trace_of_one_text": once,
+                **{f"added_megabytes_{count}_texts": added for count, added in memory.items()},
+                "pairs": len(pairs),
+            }
+        )
+    return rows
+
+
+def _pair(
+    of: companion.Model, windows: list[tuple[int, list[int]]], targets: list[Target]
+) -> tuple[tuple[float, float], float]:
+    """Seconds of one batch bare and traced, and the latter's ratio by the time that passes inside the hooks."""
+    base = of.network.base_model
+    ids = torch.tensor([ids for _, ids in windows])
+    reducer = tracing.Reducer(of, "residual", targets, seed=0, tokens=False)
+    inside = 0.0
+
+    def see(layer: int, stage: str, x: torch.Tensor) -> None:
+        nonlocal inside
+        start = time.perf_counter()
+        reducer.see(layer, stage, x)
+        inside += time.perf_counter() - start
+
+    with torch.no_grad():
+        start = time.perf_counter()
+        base(input_ids=ids)
+        middle = time.perf_counter()
+        with hooks.watch(base, of.sites, reducer.stages, see):
+            reducer.start(windows, torch.ones_like(ids, dtype=torch.bool))
+            base(input_ids=ids)
+            reducer.finish()
+        traced = time.perf_counter() - middle
+    return (middle - start, traced), traced / (traced - inside)
+
+
+def _added_memory(name: str, count: int, repeats: int) -> float:
+    """Median difference in peak memory (MB) between processes that trace and that only run the network.
+
+    Both have warmed up LAPACK, whose buffers stay. Glibc is told to give every larger block its own mapping;
+    else its arenas move the peak by a hundred megabytes from run to run.
+    """
+    exact = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+
+    def peak(what: str) -> float:
+        command = [sys.executable, "-m", "benchmarks.traces", what, str(count)]
+        environment = {**os.environ, **exact}
+        return float(subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout)
+
+    return float(np.median([peak(name) - peak("bare") for _ in range(repeats)]))
+
+
+if __name__ == "__main__":
+    wanted, number = sys.argv[1], int(sys.argv[2])
+    subject = model()
+    companion.spectrum(np.random.default_rng(0).standard_normal((768, 768)))
+    if wanted == "bare":
+        bare(subject, number)
+    else:
+        companion.trace(subject, texts(number), targets=TARGETS[wanted], batch_size=BATCH)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
