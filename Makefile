@@ -29,6 +29,7 @@ lint: $(VENV)/.installed  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python book/_ext/lint.py notebooks/*.md
 
 bench: $(VENV)/.installed  ## speed and memory against peers, into benchmarks/results.json
 	$(BIN)/python -m benchmarks

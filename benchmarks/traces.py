@@ -58,13 +58,14 @@ def measure(repeats: int) -> list[dict[str, Any]]:
     """
     of = model()
     windows = [(number, of.windows(text)[0]) for number, text in enumerate(texts(BATCH))]
+    peaks = {count: _peak("bare", count, repeats) for count in (BATCH, 6 * BATCH)}
     rows = []
     for name, targets in TARGETS.items():
         pairs, inside = zip(*(_pair(of, windows, targets) for _ in range(2 * repeats)), strict=True)
         start = time.perf_counter()
         companion.trace(of, texts(1), targets=targets)
         once = time.perf_counter() - start
-        memory = {count: _added_memory(name, count, repeats) for count in (BATCH, 6 * BATCH)}
+        memory = {count: _peak(name, count, repeats) - peak for count, peak in peaks.items()}
         rows.append(
             {
                 "targets": name,
@@ -106,20 +107,19 @@ def _pair(
     return (middle - start, traced), traced / (traced - inside)
 
 
-def _added_memory(name: str, count: int, repeats: int) -> float:
-    """Median difference in peak memory (MB) between processes that trace and that only run the network.
+def _peak(what: str, count: int, repeats: int) -> float:
+    """Median peak memory (MB) of processes that trace that many texts, or only run the network on them.
 
-    Both have warmed up LAPACK, whose buffers stay. Glibc is told to give every larger block its own mapping;
+    All have warmed up LAPACK, whose buffers stay. Glibc is told to give every larger block its own mapping;
     else its arenas move the peak by a hundred megabytes from run to run.
     """
     exact = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-
-    def peak(what: str) -> float:
-        command = [sys.executable, "-m", "benchmarks.traces", what, str(count)]
-        environment = {**os.environ, **exact}
-        return float(subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout)
-
-    return float(np.median([peak(name) - peak("bare") for _ in range(repeats)]))
+    command = [sys.executable, "-m", "benchmarks.traces", what, str(count)]
+    runs = [
+        subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **exact})
+        for _ in range(repeats)
+    ]
+    return float(np.median([float(run.stdout) for run in runs]))
 
 
 if __name__ == "__main__":

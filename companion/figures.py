@@ -254,7 +254,8 @@ def _canvas(size: tuple[float, float] | None = None) -> tuple[Figure, Axes]:
 def _finish(axes: Axes, labels: tuple[str, str]) -> None:
     axes.set(xlabel=labels[0], ylabel=labels[1])
     sns.despine(ax=axes)
-    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize="small")
+    # Below the axes: beside them it would shrink the plot on a narrow screen.
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, fontsize="small")
 
 
 def _say_lines(table: pd.DataFrame, x: str, y: str, hue: str, names: Sequence[str], labels: tuple[str, str]) -> str:

@@ -14,6 +14,8 @@ from docutils.parsers.rst import Directive
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
+from companion.sources import WHEELS
+
 # The one bundle that the pages load, and the fonts that it asks for.
 _MATHJAX = ("tex-mml-chtml.js", "output/chtml/fonts/woff-v2/")
 
@@ -30,7 +32,16 @@ class ProvenanceDirective(Directive):  # type: ignore[misc]  # docutils is not t
         names = ("chapter", "profile", "commit", "time", "seconds", "hardware")
         libraries = sorted({name for row in rows for name in row["versions"]})
         used = [(name, ", ".join(sorted({row["versions"].get(name, "") for row in rows}))) for name in libraries]
-        return [_table(names, [[row[name] for name in names] for row in rows]), _table(("library", "version"), used)]
+        weights = [
+            (model, f"{wheel.package} {version}", wheel.sha256)
+            for model, wheel in WHEELS.items()
+            if (version := dict(used).get(wheel.package))
+        ]
+        return [
+            _table(names, [[row[name] for name in names] for row in rows]),
+            _table(("model", "from", "SHA-256 of its weights"), weights),
+            _table(("library", "version"), used),
+        ]
 
 
 def _table(header: Any, rows: Any) -> nodes.table:

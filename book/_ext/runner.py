@@ -190,9 +190,19 @@ def _execute(source: Path, built: Path, job: _Job, passed: Any, threads: int) ->
         done.metadata["companion"] = _provenance(job, time.time() - started)
         done.metadata.pop("papermill", None)
         for cell in done.cells:
-            cell.metadata.pop("papermill", None)
+            _tidy(cell)
         nbformat.write(done, after)
         after.replace(target)
+
+
+def _tidy(cell: Any) -> None:
+    """Drop timestamps, and move a picture's alternative text to where myst-nb looks for it: the cell."""
+    for name in ("papermill", "execution"):
+        cell.metadata.pop(name, None)
+    for output in cell.get("outputs", []):
+        for options in output.get("metadata", {}).values():
+            if "alt" in options:
+                cell.metadata.setdefault("mystnb", {})["image"] = {"alt": options["alt"]}
 
 
 def _counting(chapter: str, passed: Any) -> type:

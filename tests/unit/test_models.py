@@ -1,5 +1,6 @@
 """One load for wheels, folders and the hub, and a clear word where there is nothing to load."""
 
+import importlib.util
 import json
 import shutil
 import subprocess
@@ -138,6 +139,15 @@ def test_a_wheel_that_is_not_installed_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sources.WHEELS, "rxnfp", sources.Wheel(**(vars(wheel) | {"package": "no-such-package"})))
     with pytest.raises(ModelNotFoundError, match="pip install --no-deps no-such-package"):
         companion.load("rxnfp")
+
+
+def test_rxnfp_loads_where_its_wheel_is_installed_and_says_how_to_get_it_elsewhere():
+    if importlib.util.find_spec("rxnfp"):
+        model = companion.load("rxnfp")
+        assert (type(model.network).__name__, len(model.layers)) == ("BertForMaskedLM", 12)
+    else:
+        with pytest.raises(ModelNotFoundError, match=r"pip install --no-deps rxnfp==0\.1\.0"):
+            companion.load("rxnfp")
 
 
 @pytest.mark.parametrize(

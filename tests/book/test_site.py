@@ -1,0 +1,122 @@
+"""The site that a plain build gives: every page, link, picture and number is there, and nothing comes from outside."""
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import nbformat
+import pytest
+import runner
+
+PAGES = ["intro", "notation", "notebooks/theory", "notebooks/albert", "notebooks/layer-varying", "notebooks/steering"]
+PAGES += ["reproducibility", "references"]
+
+
+class Page(HTMLParser):
+    """Links, anchors, pictures and loaded files of one page."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.links, self.anchors, self.images, self.loaded = [], set(), [], []
+        self.html = path.read_text(encoding="utf-8")
+        self.feed(self.html)
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.anchors |= {found[name] for name in ("id", "name") if found.get(name)}
+        if tag == "a" and found.get("href"):
+            self.links.append(found["href"])
+        if tag == "img":
+            self.images.append(found)
+        if tag in ("img", "script", "iframe", "source") and found.get("src"):
+            self.loaded.append(found["src"])
+        if tag == "link" and found.get("rel") in ("stylesheet", "preload", "icon") and found.get("href"):
+            self.loaded.append(found["href"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Build as a reader would, with warnings as errors; chapters that are fresh are not executed again."""
+    output = tmp_path_factory.mktemp("site")
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["jupyter-book", "build", "book", "-W", "--keep-going", "--path-output", str(output)],
+        cwd=runner.ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    return output / "_build" / "html"
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    return {name: Page(site / f"{name}.html") for name in PAGES}
+
+
+def test_every_internal_link_and_anchor_resolves(site, pages):
+    checked = 0
+    for name, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (site / f"{name}.html").parent / unquote(parts.path) if parts.path else site / f"{name}.html"
+            assert target.exists(), f"{name} links to {link}"
+            if parts.fragment and target.suffix == ".html":
+                assert unquote(parts.fragment) in Page(target).anchors, f"{name} links to {link}"
+            checked += 1
+    assert checked > 100
+
+
+def test_no_page_loads_anything_from_another_host(pages):
+    for name, page in pages.items():
+        assert page.loaded
+        outside = [source for source in page.loaded if urlsplit(source).netloc]
+        assert not outside, f"{name} loads {outside}"
+
+
+def test_mathjax_and_its_fonts_are_part_of_the_site(site, pages):
+    assert any("mathjax/tex-mml-chtml.js" in source for source in pages["notebooks/theory"].loaded)
+    assert (site / "_static/mathjax/tex-mml-chtml.js").stat().st_size > 1_000_000
+    assert (site / "_static/mathjax/output/chtml/fonts/woff-v2/MathJax_Main-Regular.woff").is_file()
+
+
+def test_every_figure_is_there_and_has_alternative_text_with_numbers(site, pages):
+    for name, page in pages.items():
+        if not name.startswith("notebooks/"):
+            continue
+        figures = [image for image in page.images if "_images/" in image["src"]]
+        assert len(figures) >= 3, name
+        for image in figures:
+            assert ((site / f"{name}.html").parent / image["src"]).is_file()
+            assert len(image["alt"]) > 40 and re.search(r"\d", image["alt"]), image
+
+
+def test_every_glued_number_reached_its_sentence(pages):
+    for name, page in pages.items():
+        assert "glue:" not in page.html, name
+        assert "np.float64" not in page.html, name
+        source = runner.ROOT / (f"{name}.md" if name.startswith("notebooks/") else f"book/{name}.md")
+        expected = len(re.findall(r"\{glue:text\}", source.read_text(encoding="utf-8")))
+        assert page.html.count("pasted-text") >= expected, name
+
+
+def test_no_chapter_printed_a_warning():
+    for source in runner.chapters():
+        notebook = nbformat.read(runner.BUILT / f"{source.stem}.ipynb", as_version=4)
+        for cell in notebook.cells:
+            for output in cell.get("outputs", []):
+                assert output.get("name") != "stderr", (source.stem, output["text"])
+
+
+def test_reproducibility_names_versions_commit_and_hardware(pages):
+    html = pages["reproducibility"].html
+    for part in ("torch", "transformers", "embedded", "cores", "layer-varying"):
+        assert part in html
