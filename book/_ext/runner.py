@@ -176,7 +176,7 @@ def _execute(source: Path, built: Path, job: _Job, passed: Any, threads: int) ->
                 engine_name="counting",
                 kernel_name="python3",
                 progress_bar=False,
-                extra_arguments=["--log-level=ERROR"],  # to the kernel, which else warns of its own transport
+                extra_arguments=["--log-level=CRITICAL"],  # to the kernel, which else warns of its own transport
                 cwd=folder,
             )
         except papermill.PapermillExecutionError as error:
