@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -89,6 +89,23 @@ class Model:
         windows: list[list[int]] = encoded["input_ids"]
         return windows
 
+    def encoded(self, texts: Iterable[str]) -> Iterator[tuple[int, list[int]]]:
+        """Yield the windows of many texts, read lazily, each with the number of its text.
+
+        Raises
+        ------
+        TextError
+            If there is no text, ``texts`` is a string, or :meth:`windows` refuses one.
+        """
+        if isinstance(texts, str):
+            raise TextError(f"texts is a single string, {texts[:40]!r}; give a list of strings")
+        number = -1
+        for number, text in enumerate(texts):
+            for window in self.windows(text):
+                yield number, window
+        if number < 0:
+            raise TextError("the list of texts is empty; give at least one text")
+
     def ids(self, text: str) -> Tensor:
         """Return the token ids of a text that fits into one window, shape (1, n), on the model's device.
 
@@ -145,7 +162,7 @@ def load(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype = 
     checkpoint = find(name)
     config = _read_config(checkpoint)
     check_supported(config)
-    network = _read_network(checkpoint, config, dtype).to(device)
+    network = _read_network(checkpoint, config, dtype).to(device).requires_grad_(False)
     provenance = {
         "source": checkpoint.source,
         "revision": checkpoint.revision,
@@ -159,7 +176,7 @@ def load(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype = 
 def from_network(
     network: Any, tokenizer: Any = None, name: str = "network", provenance: dict[str, Any] | None = None
 ) -> Model:
-    """Wrap a Hugging Face network that is already in memory.
+    """Wrap a Hugging Face network that is already in memory, and put it into evaluation mode.
 
     Raises
     ------
@@ -169,8 +186,8 @@ def from_network(
     for key, tensor in network.state_dict().items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise WeightsError(f"{name}: the tensor {key} holds NaN or infinity")
-    network.eval().requires_grad_(False)
-    model = Model(name, network, tokenizer, sites_of(network), provenance or {"source": "memory"})
+    sites = sites_of(network)
+    model = Model(name, network.eval(), tokenizer, sites, provenance or {"source": "memory"})
     _self_check(model)
     return model
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from companion import hooks
-from companion.errors import SteeringError, TextError
+from companion.errors import SteeringError
 from companion.layers import AttentionLayer, check_layer
 
 __all__ = ["cosines", "paper_reading", "reading", "steered"]
@@ -153,11 +153,8 @@ def reading(model: Any, texts: Iterable[str], layer: int = -1) -> Tensor:
 
     base = model.network.base_model
     with hooks.watch(base, model.sites, ["heads"], see):
-        for text in [texts] if isinstance(texts, str) else texts:
-            for window in model.windows(text):
-                base(input_ids=torch.tensor([window], device=model.device))
-    if not count:
-        raise TextError("the list of texts is empty; give at least one text")
+        for _, window in model.encoded(texts):
+            base(input_ids=torch.tensor([window], device=model.device))
     mean = total / count
     return mean / mean.square().sum()
 
@@ -191,29 +188,26 @@ def cosines(model: Any, texts: Iterable[str], direction: Tensor, layer: int = -1
     index = check_layer(layer, len(model.layers))
     d = _vector(direction, model.layers[index].d_model, "direction")
     d = (d / d.norm()).to(model.device, model.network.dtype)
-    rows: list[pd.DataFrame] = []
-    found: dict[str, list[Tensor]] = {}
+    found: dict[tuple[int, str], list[Tensor]] = {}
+    number = 0
 
     def see(at: int, stage: str, x: Tensor) -> None:
         if at == index:
-            found.setdefault(stage, []).append((x @ d / torch.linalg.vector_norm(x, dim=-1)).flatten())
+            cosine = x @ d / torch.linalg.vector_norm(x, dim=-1)
+            found.setdefault((number, stage), []).append(cosine.flatten().double().cpu())
 
     base = model.network.base_model
     with hooks.watch(base, model.sites, ["in", "attention", "norm", "out"], see):
-        for number, text in enumerate([texts] if isinstance(texts, str) else texts):
-            found.clear()
-            for window in model.windows(text):
-                base(input_ids=torch.tensor([window], device=model.device))
-            values = {stage: torch.cat(parts).double().cpu().numpy() for stage, parts in found.items()}
-            columns = {
-                "signed": [v.mean() for v in values.values()],
-                "absolute": [abs(v).mean() for v in values.values()],
-                "plus": [(v > 0).mean() for v in values.values()],
-            }
-            rows.append(pd.DataFrame({"text": number, "stage": list(values), **columns}))
-    if not rows:
-        raise TextError("the list of texts is empty; give at least one text")
-    return pd.concat(rows, ignore_index=True)
+        for text, window in model.encoded(texts):
+            number = text
+            base(input_ids=torch.tensor([window], device=model.device))
+    cosine = {key: torch.cat(parts).numpy() for key, parts in found.items()}
+    index_frame = pd.MultiIndex.from_tuples(cosine, names=["text", "stage"]).to_frame(index=False)
+    return index_frame.assign(
+        signed=[values.mean() for values in cosine.values()],
+        absolute=[abs(values).mean() for values in cosine.values()],
+        plus=[(values > 0).mean() for values in cosine.values()],
+    )
 
 
 @torch.no_grad()

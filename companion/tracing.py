@@ -14,7 +14,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from companion import hooks
-from companion.errors import CompanionError, TextError
+from companion.errors import CompanionError
 from companion.layers import AttentionLayer, layer_matrix
 from companion.spectrum import Order, random_subspaces, spectrum
 
@@ -80,21 +80,18 @@ def trace(
     if by not in ("text", "token"):
         raise CompanionError(f"by={by!r} is unknown; use 'text' or 'token'")
     chosen = _chosen(targets, by)
-    if isinstance(texts, str):
-        raise TextError("texts is a single string; give a list of strings")
     if batch_size < 1:
         raise CompanionError(f"batch_size={batch_size} must be at least 1")
     reducer = Reducer(model, order, chosen, seed, tokens=by == "token")
-    bar = tqdm(texts, desc=f"trace {model.name}", unit=" texts", disable=not progress)
+    if progress and not isinstance(texts, str):
+        texts = tqdm(texts, desc=f"trace {model.name}", unit=" texts")
     base = model.network.base_model
     with torch.no_grad(), hooks.watch(base, model.sites, reducer.stages, reducer.see):
-        for batch in _batches(_windows(model, bar), batch_size):
+        for batch in _batches(model.encoded(texts), batch_size):
             ids, mask = _pad(batch, model.device)
             reducer.start(batch, mask)
             base(input_ids=ids, attention_mask=None if bool(mask.all()) else mask.long())
             reducer.finish()
-    if not reducer.lengths:
-        raise TextError("the list of texts is empty; give at least one text")
     return reducer.token_table() if by == "token" else reducer.text_table()
 
 
@@ -107,7 +104,9 @@ class Reducer:
     def __init__(self, model: Any, order: Order, chosen: Sequence[str], seed: int, tokens: bool) -> None:
         self.model = model
         self.stages = [s for s in _STAGES if s != "input_norm" or model.sites[0].input_norm is not None]
-        self.names, self.columns = _subspaces(model.layers, order, chosen, seed, model.device, model.network.dtype)
+        # Half precision is too coarse to sum in; wider readings are used as they are.
+        dtype = torch.promote_types(model.network.dtype, torch.float32)
+        self.names, self.columns = _subspaces(model.layers, order, chosen, seed, model.device, dtype)
         self.by_token = tokens
         self.lengths: dict[int, int] = {}
         self.sums: dict[int, NDArray[np.float64]] = {}
@@ -122,6 +121,7 @@ class Reducer:
 
     def see(self, layer: int, stage: str, x: Tensor) -> None:
         """Reduce one reading."""
+        x = x.to(self.columns[layer].dtype)
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         within = torch.linalg.vector_norm((x @ self.columns[layer]).unflatten(-1, (len(self.names[layer]), -1)), dim=-1)
         gamma = within / length  # (batch, n, targets)
@@ -244,12 +244,6 @@ def _subspaces(
         names.append(list(bases))
         columns.append(torch.as_tensor(np.hstack(wide) if wide else np.zeros((d, 0)), dtype=dtype, device=device))
     return names, columns
-
-
-def _windows(model: Any, texts: Iterable[str]) -> Iterator[tuple[int, list[int]]]:
-    for index, text in enumerate(texts):
-        for window in model.windows(text):
-            yield index, window
 
 
 def _batches(windows: Iterator[tuple[int, list[int]]], size: int) -> Iterator[list[tuple[int, list[int]]]]:

@@ -105,6 +105,14 @@ def test_an_architecture_that_is_not_read_is_refused_with_those_that_are(config,
         companion.from_network(network)
 
 
+@pytest.mark.parametrize("name", CONFIGS)
+def test_one_application_of_a_layer_is_the_networks_first_layer(name):
+    model = random_model(name)
+    ids = torch.randint(0, 60, (2, 9), generator=torch.Generator().manual_seed(2))
+    start, end = (hooks.states(model.network.base_model, model.sites, ids, stage)[0] for stage in ("in", "out"))
+    torch.testing.assert_close(hooks.iterate(model.sites[0], start, 1)[1], end)
+
+
 def test_iterating_a_layer_is_the_network_itself_up_to_its_depth():
     model = random_model("albert")
     ids = torch.randint(0, 60, (1, 7), generator=torch.Generator().manual_seed(2))

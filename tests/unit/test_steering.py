@@ -190,6 +190,8 @@ def test_float16_overflow_is_refused_and_leaves_an_outer_edit_in_force():
 def test_a_reading_needs_texts(minilm):
     with pytest.raises(companion.CompanionError, match="empty"):
         reading(minilm, [])
+    with pytest.raises(companion.CompanionError, match="single string, 'whale'"):
+        reading(minilm, "whale")
 
 
 def test_cosines_are_those_of_kept_states(minilm):

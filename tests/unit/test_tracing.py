@@ -125,6 +125,13 @@ def test_hooks_are_gone_after_an_error(small, monkeypatch):
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in small.network.modules())
 
 
+def test_a_half_precision_network_is_reduced_in_float32(small):
+    half = companion.from_network(random_model("gpt2").network.bfloat16(), small.tokenizer, "half")
+    full = companion.from_network(random_model("gpt2").network, small.tokenizer, "full")
+    low, high = (tilt(trace(model, TEXTS, targets="own")) for model in (half, full))
+    np.testing.assert_allclose(low["gamma"], high["gamma"], atol=0.02)
+
+
 def test_alignment_is_a_length_share_between_zero_and_one():
     x = torch.randn(3, 4, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     basis = np.linalg.qr(np.random.default_rng(0).standard_normal((6, 2)))[0]
