@@ -11,6 +11,7 @@ from companion.errors import CompanionError
 from companion.layers import AttentionLayer
 from companion.models import Model, from_network, load
 from companion.spectrum import Spectrum, chance_alignment, spectrum
+from companion.stability import bipartite_radius, head_affinity, jacobian_radius, rotation_angle, stability_radius
 from companion.statistics import over_texts, share
 from companion.steering import cosines, reading, steered
 from companion.tracing import trace
@@ -22,6 +23,7 @@ __all__ = [
     "Spectrum",
     "alignment",
     "angles",
+    "bipartite_radius",
     "chance_alignment",
     "consensus",
     "cosines",
@@ -30,15 +32,19 @@ __all__ = [
     "excess",
     "figures",
     "from_network",
+    "head_affinity",
     "hooks",
+    "jacobian_radius",
     "load",
     "orbit",
     "over_texts",
     "plane_coordinates",
     "power_step",
     "reading",
+    "rotation_angle",
     "share",
     "spectrum",
+    "stability_radius",
     "steered",
     "tilt",
     "trace",

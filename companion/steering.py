@@ -201,12 +201,12 @@ def cosines(model: Any, texts: Iterable[str], direction: Tensor, layer: int = -1
         for text, window in model.encoded(texts):
             number = text
             base(input_ids=torch.tensor([window], device=model.device))
-    cosine = {key: torch.cat(parts).numpy() for key, parts in found.items()}
-    index_frame = pd.MultiIndex.from_tuples(cosine, names=["text", "stage"]).to_frame(index=False)
-    return index_frame.assign(
-        signed=[values.mean() for values in cosine.values()],
-        absolute=[abs(values).mean() for values in cosine.values()],
-        plus=[(values > 0).mean() for values in cosine.values()],
+    by_place = {key: torch.cat(parts).numpy() for key, parts in found.items()}
+    places = pd.MultiIndex.from_tuples(by_place, names=["text", "stage"]).to_frame(index=False)
+    return places.assign(
+        signed=[values.mean() for values in by_place.values()],
+        absolute=[abs(values).mean() for values in by_place.values()],
+        plus=[(values > 0).mean() for values in by_place.values()],
     )
 
 

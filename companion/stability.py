@@ -1,0 +1,195 @@
+"""Which equilibria of the paper's map are stable, in closed form (theorems of ours, chapter Theory)."""
+
+from __future__ import annotations
+
+import cmath
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from companion.dynamics import power_step
+from companion.errors import LayerError
+from companion.layers import AttentionLayer, Mask
+
+__all__ = ["bipartite_radius", "head_affinity", "jacobian_radius", "rotation_angle", "stability_radius"]
+
+Eigenvalues = Sequence[complex] | NDArray[np.complex128]
+
+
+def stability_radius(eigenvalues: Eigenvalues, k: int, n: int, mask: Mask = "full", window: int | None = None) -> float:
+    r"""Return the spectral radius of the map's Jacobian at consensus on the k-th eigenvector.
+
+    With all tokens at a unit eigenvector :math:`v_k` of F with real eigenvalue,
+
+    .. math:: r_k = \max_{j \ne k,\ m \in M} \frac{|1 + \lambda_j / m|}{|1 + \lambda_k|},
+
+    where M is {1, infinity} for full attention (n = 1: {1}), {1, n} under a causal mask, and
+    {1, min(n, window)} under a local one: for any number of heads, any queries and keys, any temperature.
+    Consensus there is locally exponentially stable if the radius is below 1 and unstable if it is above.
+
+    Parameters
+    ----------
+    eigenvalues : sequence of complex, shape (d,)
+        All eigenvalues of F.
+    k : int
+        Which of them belongs to the consensus.
+    n : int
+        Number of tokens.
+    mask : {"full", "causal", "local"}
+        What a token may see, and ``window`` with it.
+
+    Returns
+    -------
+    float
+        0 where d = 1: there is no direction to leave into.
+
+    Raises
+    ------
+    LayerError
+        If the eigenvalue is not real or 1 + lambda_k = 0, so that there is no such equilibrium, or k, n, mask
+        or window make no sense.
+    """
+    lambda_k, others = _split(eigenvalues, k)
+    if n < 1:
+        raise LayerError(f"n={n} tokens; there must be at least one")
+    if mask == "full":
+        shares = [1.0] if n == 1 else [1.0, 0.0]
+    elif mask == "causal":
+        shares = [1.0, 1.0 / n]
+    elif mask == "local" and window is not None and window >= 1:
+        shares = [1.0, 1.0 / min(n, window)]
+    else:
+        raise LayerError(f"mask={mask!r} with window={window} is no mask; see AttentionLayer")
+    return max((abs(1 + share * value) for share in shares for value in others), default=0.0) / abs(1 + lambda_k)
+
+
+def bipartite_radius(eigenvalues: Eigenvalues, k: int, affinity: float, n_plus: int, n_minus: int) -> float:
+    r"""Return the spectral radius of the Jacobian where tokens are split between +v_k and -v_k.
+
+    One head, full softmax attention, p n tokens at :math:`+v_k` and q n at :math:`-v_k`. With
+    :math:`a_\pm` the attention that a token pays to its own side, :math:`m_\pm = 2 a_\pm - 1`,
+    :math:`D = \mathrm{diag}(1 + \lambda_k m_\pm)` and G the 2 x 2 matrix of attention between the sides, it is
+    the largest of :math:`1 / D_\pm` (sides of two or more tokens) and :math:`\rho(D^{-1}(I + \lambda_j G))`
+    over j other than k.
+
+    Parameters
+    ----------
+    eigenvalues : sequence of complex, shape (d,)
+        All eigenvalues of F.
+    k : int
+        Which of them belongs to the state.
+    affinity : float
+        :math:`b = s\, v_k^T W_Q^T W_K v_k\, r^2`, with s the scale of logits and r the token norm that they
+        see; see :func:`head_affinity`.
+    n_plus, n_minus : int
+        Tokens on either side, at least one each.
+
+    Returns
+    -------
+    float
+        Below 1: locally exponentially stable. Above: unstable. 0 where d = 1.
+
+    Raises
+    ------
+    LayerError
+        If the eigenvalue is not real, an entry of D is not positive (the state is not fixed then), or a side
+        is empty.
+    """
+    lambda_k, others = _split(eigenvalues, k)
+    if n_plus < 1 or n_minus < 1:
+        raise LayerError(f"{n_plus} and {n_minus} tokens; a bipartite state needs at least one on either side")
+    # Attention to the own side, p e^b / (p e^b + q e^-b), written so that no exponential overflows.
+    own = [1 / (1 + ratio * np.exp(-2 * affinity)) for ratio in (n_minus / n_plus, n_plus / n_minus)]
+    D = np.array([1 + lambda_k * (2 * a - 1) for a in own])
+    if not (D > 0).all():
+        raise LayerError(
+            f"1 + lambda_k m = {D[0]:.3g} and {D[1]:.3g} on the two sides; where one is not positive its tokens "
+            "change sides, and the state is no fixed point"
+        )
+    if not len(others):
+        return 0.0
+    G = np.array([[own[0], 1 - own[0]], [1 - own[1], own[1]]])
+    spread = [1 / D[side] for side, count in enumerate((n_plus, n_minus)) if count > 1]
+    coupled = [abs(np.linalg.eigvals((np.eye(2) + value * G) / D[:, None])).max() for value in others]
+    return float(max(spread + coupled))
+
+
+def jacobian_radius(x: Tensor, layer: AttentionLayer, radius: float = 1.0) -> float:
+    """Return the spectral radius of the map's Jacobian at a state, by autograd: what the closed forms are checked by.
+
+    Parameters
+    ----------
+    x : Tensor, shape (n, d_model)
+        Unit tokens, float64 for a check worth its name.
+    layer : AttentionLayer
+        The layer, with softmax attention.
+    radius : float
+        As for :func:`companion.power_step`.
+    """
+    jacobian = torch.autograd.functional.jacobian(lambda y: power_step(y, layer, radius=radius), x)
+    return float(torch.linalg.eigvals(jacobian.reshape(x.numel(), x.numel())).abs().max())
+
+
+def rotation_angle(eigenvalue: complex) -> float:
+    r"""Return the turn a layer, :math:`\arg(1 + \lambda)`, of a consensus in the plane of a complex pair.
+
+    In radians, in the coordinates (Re v, Im v); see :func:`companion.plane_coordinates`.
+
+    Raises
+    ------
+    LayerError
+        If 1 + lambda = 0: the layer sends the plane to zero.
+    """
+    if 1 + eigenvalue == 0:
+        raise LayerError("1 + lambda = 0: the layer sends this eigenvector to zero, so nothing turns")
+    return cmath.phase(1 + eigenvalue)
+
+
+def head_affinity(layer: AttentionLayer, direction: Tensor, radius: float = 1.0) -> Tensor:
+    r"""Return each head's query-key product of a direction with itself, :math:`b_h`.
+
+    :math:`b_h = s\, (W_Q^h v) \cdot (W_K^h v)\, r^2`: how much more attention two tokens at ``v`` pay to each
+    other than a token at ``v`` and one at ``-v`` do (the logits are b and -b). Biases are left out.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+        The layer, trained or not.
+    direction : Tensor, shape (d_model,)
+        Any non-zero length; its direction is used.
+    radius : float
+        Token norm r that the logits see.
+
+    Returns
+    -------
+    Tensor, shape (n_heads,)
+
+    Raises
+    ------
+    LayerError
+        If the direction does not fit or is zero, or the layer rotates queries and keys by position, where
+        the product depends on the distance between tokens.
+    """
+    if layer.rotate is not None:
+        raise LayerError("this layer turns queries and keys by position: their product has no single value")
+    if direction.shape != (layer.d_model,) or not bool(direction.any()) or not bool(direction.isfinite().all()):
+        raise LayerError(f"the direction must be {layer.d_model} finite numbers, not all zero")
+    v = (direction / direction.norm()).to(layer.W_Q)
+    q, k = ((W @ v).reshape(layer.n_heads, -1) for W in (layer.W_Q, layer.W_K))
+    return layer.scale * (q * k).sum(-1) * radius**2
+
+
+def _split(eigenvalues: Eigenvalues, k: int) -> tuple[float, NDArray[np.complex128]]:
+    """Return the k-th eigenvalue, which must be real and not -1, and all others."""
+    values = np.asarray(torch.as_tensor(eigenvalues).cpu().numpy() if isinstance(eigenvalues, Tensor) else eigenvalues)
+    values = values.astype(complex)
+    if values.ndim != 1 or not 0 <= k < len(values) or not np.isfinite(values).all():
+        raise LayerError(f"k={k} with eigenvalues of shape {values.shape}; give all of F's, finite, and 0 <= k < d")
+    if values[k].imag != 0:
+        raise LayerError(f"lambda_k = {values[k]:.3g} is complex: its plane holds a limit cycle, not an equilibrium")
+    if values[k] == -1:
+        raise LayerError("1 + lambda_k = 0: the layer sends v_k to zero, so there is no equilibrium there")
+    return float(values[k].real), np.delete(values, k)

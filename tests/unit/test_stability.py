@@ -1,0 +1,150 @@
+"""The closed forms are the spectral radius of the Jacobian that autograd finds."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import companion
+from companion import orbit, power_step
+from companion.examples import layer_with, matrix_with
+from companion.stability import bipartite_radius, head_affinity, jacobian_radius, rotation_angle, stability_radius
+
+LEADING = (1.4, 0.7, -0.6, 0.25)
+
+
+def symmetric_layer(values, seed, n_heads=1, **options):
+    """A layer with orthogonal eigenvectors, so that eigenvalues of the Jacobian are well conditioned."""
+    F = matrix_with(values, len(values), seed=seed)
+    return layer_with(F, n_heads=n_heads, seed=seed, **options)
+
+
+def eigenvector(layer, value):
+    values, vectors = torch.linalg.eig(layer.F)
+    return vectors[:, (values - value).abs().argmin()].real
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    k=st.integers(0, 3),
+    n=st.integers(1, 4),
+    heads=st.sampled_from([1, 2, 4]),
+    options=st.sampled_from([{"mask": "full"}, {"mask": "causal"}, {"mask": "local", "window": 2}]),
+    radius=st.sampled_from([0.5, 1.0, 4.0]),
+    seed=st.integers(0, 500),
+)
+def test_stability_of_consensus_is_the_jacobians_spectral_radius(k, n, heads, options, radius, seed):
+    layer = symmetric_layer(LEADING, seed, heads, **options)
+    x = eigenvector(layer, LEADING[k]).expand(n, 4)
+    expected = stability_radius(LEADING, k, n, **options)
+    assert jacobian_radius(x, layer, radius=radius) == pytest.approx(expected, abs=1e-10)
+
+
+def test_stability_holds_for_complex_others_and_many_heads():
+    F = matrix_with([0.9, 0.1 + 0.8j], 4, bulk=0.3, seed=3)
+    layer = layer_with(F, n_heads=2, seed=3)
+    values = np.linalg.eigvals(F.numpy())
+    k = int(abs(values - 0.9).argmin())
+    values[k] = values[k].real
+    x = eigenvector(layer, 0.9).expand(5, 4)
+    assert jacobian_radius(x, layer, radius=2.0) == pytest.approx(stability_radius(values, k, 5), abs=1e-8)
+
+
+def test_a_causal_mask_of_few_tokens_can_make_a_weak_direction_stable():
+    values = (-0.05, -0.5, -0.5, -0.4)
+    assert stability_radius(values, 0, 4, mask="causal") == pytest.approx(0.947, abs=5e-4)
+    assert stability_radius(values, 0, 4) > 1
+
+
+def test_a_repelling_state_repels_and_an_attracting_one_attracts():
+    layer = symmetric_layer(LEADING, 0)
+    for value, stable in ((1.4, True), (0.7, False)):
+        v = eigenvector(layer, value)
+        start = v + 1e-3 * torch.randn(6, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        end = orbit(start, [layer] * 60, "uniform")[-1]
+        assert bool((companion.alignment(end, v[:, None]) > 1 - 1e-6).all()) is stable
+        exact = orbit(v.expand(6, 4), [layer] * 5, "uniform")[-1]  # a start at exactly the state stays there
+        torch.testing.assert_close(exact, v.expand(6, 4), atol=1e-9, rtol=0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    k=st.integers(0, 3),
+    sides=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    affinity=st.floats(-0.4, 2.5),
+    seed=st.integers(0, 500),
+)
+def test_stability_of_a_bipartite_state_is_the_jacobians_spectral_radius(k, sides, affinity, seed):
+    F = matrix_with(LEADING, 4, seed=seed)
+    eye = torch.eye(4, dtype=torch.float64)
+    layer = companion.AttentionLayer(affinity * eye, eye, eye, F, n_heads=1, scale=1.0)
+    v = eigenvector(layer, LEADING[k])
+    x = torch.stack([v] * sides[0] + [-v] * sides[1])
+    expected = bipartite_radius(LEADING, k, float(head_affinity(layer, v)[0]), *sides)
+    torch.testing.assert_close(power_step(x, layer), x, atol=1e-9, rtol=0)
+    assert jacobian_radius(x, layer) == pytest.approx(expected, abs=1e-8)
+
+
+def test_published_bipartite_radii():
+    values = (1, 0.6, 0.3, -0.2, -0.4)
+    found = [bipartite_radius(values, 0, b, 4, 3) for b in (0.0, 0.42, 1.67)]
+    np.testing.assert_allclose(found, [1.65, 1.17, 0.83], atol=0.006)
+
+
+@settings(max_examples=40, deadline=None)
+@given(top=st.floats(0.1, 2), p=st.integers(1, 9), q=st.integers(1, 9))
+def test_under_uniform_attention_only_an_even_split_is_not_unstable(top, p, q):
+    assume(top * abs(p - q) < 0.95 * (p + q))  # else the state is not fixed
+    radius = bipartite_radius((top, 0.0), 0, 0.0, p, q)
+    if p == q:
+        assert radius == pytest.approx(1.0)
+    elif min(p, q) > 1:  # the minority's perturbation grows by 1 / (1 - lambda |p - q|), p and q as shares
+        assert radius >= 1 / (1 - top * abs(p - q) / (p + q)) - 1e-9
+        assert radius > 1
+
+
+def test_affinity_is_the_logit_of_a_direction_with_itself():
+    layer = layer_with(matrix_with(LEADING, 4, seed=1), n_heads=2, seed=1)
+    v = eigenvector(layer, 1.4)
+    x = 3.0 * torch.stack([v, -v])
+    weights = layer.weights(x, bias=False)
+    logits = torch.log(weights[:, 0, 0] / weights[:, 0, 1])  # b - (-b)
+    torch.testing.assert_close(head_affinity(layer, 5 * v, radius=3.0), logits / 2)
+
+
+def test_affinity_of_trained_layers_has_one_value_a_head(minilm):
+    layer = minilm.layers[0]
+    v = torch.tensor(companion.spectrum(layer.F).basis[:, 0])
+    assert head_affinity(layer, v, radius=384**0.5).shape == (12,)
+
+
+def test_rotation_is_the_argument_of_one_plus_lambda():
+    assert rotation_angle(1j) == pytest.approx(np.pi / 4)
+    assert rotation_angle(-3.0) == pytest.approx(np.pi)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: stability_radius((-1.0, 0.5), 0, 3), "1 + lambda_k = 0"),
+        (lambda: stability_radius((1j, -1j), 0, 3), "limit cycle"),
+        (lambda: stability_radius((1.0, 0.5), 2, 3), "k=2"),
+        (lambda: stability_radius((1.0, 0.5), 0, 0), "n=0"),
+        (lambda: stability_radius((1.0, 0.5), 0, 3, mask="local"), "window=None"),
+        (lambda: bipartite_radius((1.0, 0.5), 0, 1.0, 3, 0), "3 and 0"),
+        (lambda: bipartite_radius((4.0, 0.5), 0, 0.0, 1, 5), "change sides"),
+        (lambda: rotation_angle(-1), "1 + lambda = 0"),
+        (lambda: head_affinity(layer_with(matrix_with(LEADING, 4)), torch.zeros(4)), "not all zero"),
+    ],
+)
+def test_where_there_is_no_such_state_the_error_says_why(call, says):
+    with pytest.raises(companion.CompanionError) as error:
+        call()
+    assert says in str(error.value)
+
+
+def test_one_token_and_one_dimension_are_defined():
+    assert stability_radius((1.0, 0.5), 0, 1) == pytest.approx(0.75)
+    assert stability_radius((1.0,), 0, 3) == 0.0
+    assert bipartite_radius((1.0,), 0, 1.0, 2, 1) == 0.0
