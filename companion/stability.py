@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import expit
 from torch import Tensor
 
 from companion.dynamics import power_step
@@ -53,6 +54,8 @@ def stability_radius(eigenvalues: Eigenvalues, k: int, n: int, mask: Mask = "ful
         or window make no sense.
     """
     lambda_k, others = _split(eigenvalues, k)
+    if lambda_k == -1:
+        raise LayerError("1 + lambda_k = 0: the layer sends v_k to zero, so there is no equilibrium there")
     if n < 1:
         raise LayerError(f"n={n} tokens; there must be at least one")
     if mask == "full":
@@ -102,7 +105,7 @@ def bipartite_radius(eigenvalues: Eigenvalues, k: int, affinity: float, n_plus: 
     if n_plus < 1 or n_minus < 1:
         raise LayerError(f"{n_plus} and {n_minus} tokens; a bipartite state needs at least one on either side")
     # Attention to the own side, p e^b / (p e^b + q e^-b), written so that no exponential overflows.
-    own = [1 / (1 + ratio * np.exp(-2 * affinity)) for ratio in (n_minus / n_plus, n_plus / n_minus)]
+    own = [float(expit(2 * affinity - np.log(ratio))) for ratio in (n_minus / n_plus, n_plus / n_minus)]
     D = np.array([1 + lambda_k * (2 * a - 1) for a in own])
     if not (D > 0).all():
         raise LayerError(
@@ -183,13 +186,11 @@ def head_affinity(layer: AttentionLayer, direction: Tensor, radius: float = 1.0)
 
 
 def _split(eigenvalues: Eigenvalues, k: int) -> tuple[float, NDArray[np.complex128]]:
-    """Return the k-th eigenvalue, which must be real and not -1, and all others."""
+    """Return the k-th eigenvalue, which must be real, and all others."""
     values = np.asarray(torch.as_tensor(eigenvalues).cpu().numpy() if isinstance(eigenvalues, Tensor) else eigenvalues)
     values = values.astype(complex)
     if values.ndim != 1 or not 0 <= k < len(values) or not np.isfinite(values).all():
         raise LayerError(f"k={k} with eigenvalues of shape {values.shape}; give all of F's, finite, and 0 <= k < d")
     if values[k].imag != 0:
         raise LayerError(f"lambda_k = {values[k]:.3g} is complex: its plane holds a limit cycle, not an equilibrium")
-    if values[k] == -1:
-        raise LayerError("1 + lambda_k = 0: the layer sends v_k to zero, so there is no equilibrium there")
     return float(values[k].real), np.delete(values, k)

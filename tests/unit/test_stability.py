@@ -145,6 +145,10 @@ def test_where_there_is_no_such_state_the_error_says_why(call, says):
 
 
 def test_one_token_and_one_dimension_are_defined():
+    assert bipartite_radius((-1.0, 0.5), 0, 0.0, 2, 2) == pytest.approx(1.5)
+    assert np.isfinite(bipartite_radius((0.5, 0.2), 0, -1e6, 2, 3)) and np.isfinite(
+        bipartite_radius((0.5, 0.2), 0, 1e6, 2, 3)
+    )
     assert stability_radius((1.0, 0.5), 0, 1) == pytest.approx(0.75)
     assert stability_radius((1.0,), 0, 3) == 0.0
     assert bipartite_radius((1.0,), 0, 1.0, 2, 1) == 0.0
