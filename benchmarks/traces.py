@@ -57,7 +57,7 @@ def measure(repeats: int) -> list[dict[str, Any]]:
     trace does once (spectra, table) is reported on its own.
     """
     of = model()
-    windows = [(number, of.windows(text)[0]) for number, text in enumerate(texts(BATCH))]
+    windows = [tracing.Window(i, of.windows(text)[0], i) for i, text in enumerate(texts(BATCH))]
     peaks = {count: _peak("bare", count, repeats) for count in (BATCH, 6 * BATCH)}
     rows = []
     for name, targets in TARGETS.items():
@@ -81,11 +81,11 @@ def measure(repeats: int) -> list[dict[str, Any]]:
 
 
 def _pair(
-    of: companion.Model, windows: list[tuple[int, list[int]]], targets: list[Target]
+    of: companion.Model, windows: list[tracing.Window], targets: list[Target]
 ) -> tuple[tuple[float, float], float]:
     """Seconds of one batch bare and traced, and the latter's ratio by the time that passes inside the hooks."""
     base = of.network.base_model
-    ids = torch.tensor([ids for _, ids in windows])
+    ids = torch.tensor([window.ids for window in windows])
     reducer = tracing.Reducer(of, "residual", targets, seed=0, tokens=False)
     inside = 0.0
 

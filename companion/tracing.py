@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ from companion.errors import CompanionError
 from companion.layers import AttentionLayer, layer_matrix
 from companion.spectrum import Order, random_subspaces, spectrum
 
-__all__ = ["Reducer", "Target", "trace"]
+__all__ = ["Reducer", "Target", "Window", "trace"]
 
 Target = Literal["own", "random", "other"]
 _TARGETS = ("own", "random", "other")
@@ -87,12 +87,31 @@ def trace(
         texts = tqdm(texts, desc=f"trace {model.name}", unit=" texts")
     base = model.network.base_model
     with torch.no_grad(), hooks.watch(base, model.sites, reducer.stages, reducer.see):
-        for batch in _batches(model.encoded(texts), batch_size):
+        windows = (Window(text, ids, place) for place, (text, ids) in enumerate(model.encoded(texts)))
+        for batch in _batches(windows, batch_size):
             ids, mask = _pad(batch, model.device)
             reducer.start(batch, mask)
             base(input_ids=ids, attention_mask=None if bool(mask.all()) else mask.long())
             reducer.finish()
     return reducer.token_table() if by == "token" else reducer.text_table()
+
+
+class Window(NamedTuple):
+    """One window of one text.
+
+    Attributes
+    ----------
+    text : int
+        Number of the text.
+    ids : list of int
+        Its token ids.
+    place : int
+        Number of the window among all, in reading order.
+    """
+
+    text: int
+    ids: list[int]
+    place: int
 
 
 class Reducer:
@@ -110,11 +129,10 @@ class Reducer:
         self.by_token = tokens
         self.lengths: dict[int, int] = {}
         self.sums: dict[int, NDArray[np.float64]] = {}
-        self.gammas: dict[int, list[NDArray[np.float32]]] = {}
-        self.tokens: dict[int, list[int]] = {}
+        self.windows: dict[int, list[tuple[int, list[int], NDArray[np.float32]]]] = {}
 
-    def start(self, batch: list[tuple[int, list[int]]], mask: Tensor) -> None:
-        """Take note of the texts in a batch and of which positions hold tokens."""
+    def start(self, batch: list[Window], mask: Tensor) -> None:
+        """Take note of the windows in a batch and of which positions hold tokens."""
         self.batch, self.mask = batch, mask
         self.before: dict[int, Tensor] = {}
         self.readings: list[tuple[int, int, Tensor]] = []
@@ -139,22 +157,19 @@ class Reducer:
 
     def finish(self) -> None:
         """Add the batch's readings to the texts that they belong to."""
-        for row, (text, ids) in enumerate(self.batch):
-            self.lengths[text] = self.lengths.get(text, 0) + len(ids)
+        widest = max(map(len, self.names))
+        for row, window in enumerate(self.batch):
             if self.by_token:
-                self.tokens.setdefault(text, []).extend(ids)
-                window = [gamma[row, : len(ids)].float().cpu().numpy() for _, _, gamma in self.readings]
-                self.gammas.setdefault(text, []).append(_padded(window, max(map(len, self.names))))
-            elif text not in self.sums:
-                self.sums[text] = np.zeros((len(self.names), len(self.stages), max(map(len, self.names)), 2))
-        if not self.by_token:
-            owners = [text for text, _ in self.batch]
+                gammas = [gamma[row, : len(window.ids)].float().cpu().numpy() for _, _, gamma in self.readings]
+                self.windows.setdefault(window.text, []).append((window.place, window.ids, _padded(gammas, widest)))
+                continue
+            self.lengths[window.text] = self.lengths.get(window.text, 0) + len(window.ids)
+            if window.text not in self.sums:
+                self.sums[window.text] = np.zeros((len(self.names), len(self.stages), widest, 2))
             for layer, at, pair in self.readings:
-                values = pair.cpu().numpy()
-                for row, text in enumerate(owners):
-                    self.sums[text][layer, at, : values.shape[2]] += values[:, row].T
-        else:
-            self.places = [(layer, at) for layer, at, _ in self.readings]
+                values = pair[:, row].cpu().numpy()
+                self.sums[window.text][layer, at, : values.shape[1]] += values.T
+        self.places = [(layer, at) for layer, at, _ in self.readings]
 
     def text_table(self) -> pd.DataFrame:
         """One row a layer, stage, target and text."""
@@ -180,9 +195,11 @@ class Reducer:
     def token_table(self) -> pd.DataFrame:
         """One row a layer, stage, target, text and token."""
         frames = []
-        for text in sorted(self.gammas):
-            gammas = np.concatenate(self.gammas[text], axis=1)  # places, n, targets
-            tokens = self.model.tokenizer.convert_ids_to_tokens(self.tokens[text])
+        for text in sorted(self.windows):
+            # Batches are formed by length, so a text's windows come in any order.
+            windows = sorted(self.windows[text], key=lambda window: window[0])
+            gammas = np.concatenate([gamma for _, _, gamma in windows], axis=1)  # places, n, targets
+            tokens = self.model.tokenizer.convert_ids_to_tokens([token for _, ids, _ in windows for token in ids])
             for place, (layer, at) in enumerate(self.places):
                 names = self.names[layer]
                 frames.append(
@@ -246,18 +263,18 @@ def _subspaces(
     return names, columns
 
 
-def _batches(windows: Iterator[tuple[int, list[int]]], size: int) -> Iterator[list[tuple[int, list[int]]]]:
+def _batches(windows: Iterator[Window], size: int) -> Iterator[list[Window]]:
     """Batches of similar length, from a look-ahead of 32 batches: little padding, flat memory."""
     while ahead := list(islice(windows, 32 * size)):
-        ahead.sort(key=lambda window: len(window[1]))
+        ahead.sort(key=lambda window: len(window.ids))
         for i in range(0, len(ahead), size):
             yield ahead[i : i + size]
 
 
-def _pad(batch: list[tuple[int, list[int]]], device: torch.device) -> tuple[Tensor, Tensor]:
-    longest = max(len(ids) for _, ids in batch)
-    padded = torch.tensor([ids + [0] * (longest - len(ids)) for _, ids in batch], device=device)
-    lengths = torch.tensor([[len(ids)] for _, ids in batch], device=device)
+def _pad(batch: list[Window], device: torch.device) -> tuple[Tensor, Tensor]:
+    longest = max(len(window.ids) for window in batch)
+    padded = torch.tensor([window.ids + [0] * (longest - len(window.ids)) for window in batch], device=device)
+    lengths = torch.tensor([[len(window.ids)] for window in batch], device=device)
     return padded, torch.arange(longest, device=device) < lengths
 
 

@@ -80,6 +80,16 @@ def test_the_token_table_adds_up_to_the_text_table(small):
     assert trace(small, TEXTS, by="token")["target"].unique().tolist() == ["own"]
 
 
+def test_a_long_text_keeps_its_order_token_by_token(small):
+    text = "a b c d e f g h i j k l m n o p q r s t u v w x y z " * 3  # windows of 32, 32 and 20 tokens
+    table = trace(small, ["the whale", text], by="token").query("text == 1 and layer == 1 and stage == 'attention'")
+    ids = [token for window in small.windows(text) for token in window]
+    assert table["token"].tolist() == small.tokenizer.convert_ids_to_tokens(ids)
+    assert table["position"].tolist() == list(range(len(ids)))
+    basis = spectrum(small.layers[1].F).basis
+    np.testing.assert_allclose(table["gamma"], by_hand(small, text, "attention", 1, basis), atol=1e-5)
+
+
 def test_targets_are_named_and_have_the_dimension_of_the_layers_own(small):
     names = set(trace(small, TEXTS)["target"].unique())
     assert names == {"own"} | {f"random-{i}" for i in range(16)} | {f"layer-{i}" for i in range(3)}
