@@ -126,3 +126,19 @@ def test_weights_that_are_not_finite_are_named():
         network.base_model.encoder.layer[1].intermediate.dense.weight[0, 0] = torch.nan
     with pytest.raises(companion.CompanionError, match=r"layer\.1\.intermediate"):
         companion.from_network(network)
+
+
+def test_shared_layers_are_counted_anew_after_a_forward_pass_that_broke_off():
+    model = random_model("albert")
+    base, ids, seen = model.network.base_model, torch.arange(5)[None], []
+
+    def see(layer, _stage, _x):
+        seen.append(layer)
+        if len(seen) == 2:
+            raise InterruptedError
+
+    with hooks.watch(base, model.sites, ["in"], see):
+        with pytest.raises(InterruptedError):
+            base(input_ids=ids)
+        base(input_ids=ids)
+    assert seen == [0, 1, 0, 1, 2]
