@@ -18,7 +18,7 @@ from companion import hooks
 from companion.adapters import check_supported, sites_of
 from companion.errors import SelfCheckError, TextError, WeightsError
 from companion.layers import AttentionLayer, Site
-from companion.sources import Checkpoint, find, sha256
+from companion.sources import Checkpoint, find
 
 __all__ = ["Model", "from_network", "load"]
 
@@ -166,7 +166,7 @@ def load(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype = 
     provenance = {
         "source": checkpoint.source,
         "revision": checkpoint.revision,
-        "sha256": {path.name: sha256(path) for path in checkpoint.weights},
+        "sha256": checkpoint.sha256(),
         "dtype": str(dtype).removeprefix("torch."),
         "device": str(network.device),
     }

