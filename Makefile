@@ -12,7 +12,7 @@ SOURCES := $(shell find companion book notebooks -type f -not -path '*/_build/*'
 export PROFILE
 
 .DEFAULT_GOAL := help
-.PHONY: help install book test lint bench readme clean
+.PHONY: help install book test lint bench zoo evaluate readme clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,16 @@ lint: $(VENV)/.installed  ## ruff and mypy
 
 bench: $(VENV)/.installed  ## speed and memory against peers, into benchmarks/results.json
 	$(BIN)/python -m benchmarks
+
+zoo: $(VENV)/.installed  ## train the zoo again: make zoo CORPUS=folder (hours; goes on where it stopped)
+	@test -n "$(CORPUS)" || { echo "say which folder of texts: make zoo CORPUS=folder"; exit 1; }
+	$(BIN)/python -m training train "$(CORPUS)"
+	$(BIN)/python -m training ship "$(CORPUS)"
+
+evaluate: $(VENV)/.installed  ## measure the zoo on a held-out book: make evaluate CORPUS=folder BOOK=file
+	@test -n "$(CORPUS)" && test -n "$(BOOK)" || \
+		{ echo "say which texts: make evaluate CORPUS=folder BOOK=file"; exit 1; }
+	$(BIN)/python -m training evaluate "$(CORPUS)" --book "$(BOOK)"
 
 readme: $(SITE)  ## take the README's figure from the built book
 	$(BIN)/python book/_ext/readme.py

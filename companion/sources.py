@@ -1,4 +1,4 @@
-"""Where checkpoints come from: PyPI wheels, the hub, or a folder. Every source ends as a folder of files."""
+"""Where checkpoints come from: the zoo, PyPI wheels, the hub, or a folder. Every source ends as a folder of files."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from huggingface_hub import errors as hub_errors
 from huggingface_hub import snapshot_download
 
+from companion import zoo
 from companion.errors import HubError, ModelNotFoundError, WeightsError
 
 __all__ = ["HUB_MODELS", "WHEELS", "Checkpoint", "Wheel", "find"]
@@ -100,10 +101,10 @@ class Checkpoint:
     ----------
     folder : Path
         Where the files lie.
-    source : {"wheel", "hub", "folder"}
+    source : {"zoo", "wheel", "hub", "folder"}
         Which kind of source.
     revision : str
-        Version of the wheel, commit of the hub, or "" for a folder.
+        Version of this package (zoo) or of the wheel, commit of the hub, or "" for a folder.
     weights : tuple of Path
         The weight files.
     config : dict
@@ -111,7 +112,9 @@ class Checkpoint:
     smiles : bool
         See :class:`Wheel`.
     checked : str
-        SHA-256 of the weights where finding them has verified it (wheels), else "".
+        SHA-256 of the weights where finding them has verified it (zoo, wheels), else "".
+    tokenizer : Path or None
+        Folder of the tokenizer, where it is not that of the weights.
     """
 
     folder: Path
@@ -121,6 +124,7 @@ class Checkpoint:
     config: dict[str, object] = field(default_factory=dict)
     smiles: bool = False
     checked: str = ""
+    tokenizer: Path | None = None
 
     def sha256(self) -> dict[str, str]:
         """Return the checksum of each weight file by its name, read only where it is not known yet."""
@@ -133,22 +137,22 @@ def find(name: str) -> Checkpoint:
     Parameters
     ----------
     name : str
-        A wheel's name (``minilm``), one of the paper's models (``gpt2``), a folder, or a hub id with an
-        optional revision (``org/model@revision``).
+        One of the zoo (``zoo/albert``), a wheel's name (``minilm``), one of the paper's models (``gpt2``), a
+        folder, or a hub id with an optional revision (``org/model@revision``).
 
     Raises
     ------
     ModelNotFoundError
         If nothing answers to the name.
     WeightsError
-        If the weights of a wheel do not have the checksum on record.
+        If the weights of the zoo or of a wheel do not have the checksum on record.
     HubError
         If the hub is out of reach or refuses.
     """
     if name in WHEELS:
         return _from_wheel(name, WHEELS[name])
     if name.startswith("zoo/"):
-        raise ModelNotFoundError(f"{name!r}: this version of the package carries no zoo; use {_offline_names()}")
+        return _from_zoo(name)
     if Path(name).expanduser().is_dir():
         return _from_folder(Path(name).expanduser(), "folder", "")
     base, _, revision = name.partition("@")
@@ -159,7 +163,7 @@ def find(name: str) -> Checkpoint:
         return _from_hub(base, revision or None)
     if "/" in name or name.startswith((".", "~")):
         raise ModelNotFoundError(f"there is no folder {name!r}; give a folder with config.json and weights")
-    known = [*WHEELS, *HUB_MODELS]
+    known = [*_offline_names(), *HUB_MODELS]
     close = difflib.get_close_matches(name, known, n=1)
     raise ModelNotFoundError(
         f"unknown model {name!r}; {f'did you mean {close[0]!r}? ' if close else ''}"
@@ -173,8 +177,22 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _offline_names() -> str:
-    return ", ".join(WHEELS)
+def _offline_names() -> list[str]:
+    return [*(f"zoo/{name}" for name in zoo.PAPER), *WHEELS]
+
+
+def _from_zoo(name: str) -> Checkpoint:
+    weights = zoo.folder(name) / "model.safetensors"
+    mend = "reinstall the package"
+    if not weights.is_file():
+        raise WeightsError(f"{weights} is missing; {mend}")
+    found = sha256(weights)
+    if found != zoo.checksum(name):
+        raise WeightsError(
+            f"{weights} is damaged or was swapped: its SHA-256 is {found}, not {zoo.checksum(name)}; {mend}"
+        )
+    version = importlib.metadata.version("companion")
+    return Checkpoint(weights.parent, "zoo", version, (weights,), checked=found, tokenizer=zoo.tokenizer())
 
 
 def _from_wheel(name: str, wheel: Wheel) -> Checkpoint:
@@ -223,7 +241,7 @@ def _from_hub(repository: str, revision: str | None) -> Checkpoint:
     except (hub_errors.LocalEntryNotFoundError, hub_errors.OfflineModeIsEnabled) as error:
         raise HubError(
             f"{repository} is not in the local cache, and the hub is out of reach or HF_HUB_OFFLINE is set; "
-            f"go online, or use a model that needs no network: {_offline_names()}"
+            f"go online, or use a model that needs no network: {', '.join(_offline_names())}"
         ) from error
     except (hub_errors.HfHubHTTPError, OSError) as error:
         raise HubError(f"the hub did not deliver {repository}: {error}") from error

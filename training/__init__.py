@@ -1,0 +1,1 @@
+"""Train the zoo again: ``python -m training FOLDER``. Not part of the installed package."""

@@ -1,0 +1,149 @@
+"""Which networks the zoo holds, and how each is trained: pairs differ in as little as stock classes allow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+
+from training.corpus import PAD, VOCABULARY
+
+__all__ = ["KINDS", "RECIPES", "Recipe"]
+
+KINDS = ("albert", "bert", "causal-bert", "gpt2", "gpt-neo", "gpt-neo-global")
+POSITIONS = 128
+WINDOW = 32
+CAUSAL_SHARE = 0.4
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One network: architecture, size, and its share of training.
+
+    Attributes
+    ----------
+    kind : str
+        One of :data:`KINDS`.
+    width, layers, heads : int
+        Model dimension, layers, heads; the feed-forward part is twice as wide as the model.
+    seed : int
+        Of weights and batches: networks with one seed see the same tokens.
+    steps, batch : int
+        Optimiser steps, and windows in each.
+    learning_rate : float
+        Peak, after 200 steps of warm-up; a cosine brings it down to a twentieth.
+    snapshots : bool
+        Whether states along training ship as well.
+    """
+
+    kind: str
+    width: int = 128
+    layers: int = 12
+    heads: int = 4
+    seed: int = 0
+    steps: int = 6000
+    batch: int = 16
+    learning_rate: float = 1e-3
+    snapshots: bool = False
+
+    @property
+    def masked(self) -> bool:
+        """Whether it predicts masked tokens (else the next one)."""
+        return self.kind in ("albert", "bert")
+
+    @property
+    def causal_steps(self) -> int:
+        """How many of the first steps a masked model predicts the next token, under a causal mask.
+
+        From random weights a post-norm network of this depth sits for hours on the frequencies of words,
+        because a masked token can learn nothing until attention finds its neighbours.
+        """
+        return round(CAUSAL_SHARE * self.steps) if self.masked else self.steps
+
+    def network(self) -> Any:
+        """Return a stock Hugging Face network, with random weights drawn from the torch generator as it stands.
+
+        Positions start as the sinusoids of Vaswani et al. (2017) and are trained from there: neighbours are then
+        found by one rotation of queries against keys instead of a hundred separate pairs.
+        """
+        network = self._random()
+        tables = [module for name, module in network.named_modules() if name.endswith(("position_embeddings", "wpe"))]
+        angles = torch.arange(POSITIONS)[:, None] * 10_000 ** (-torch.arange(0, self.width, 2) / self.width)
+        with torch.no_grad():
+            tables[0].weight.copy_(self._std * 2**0.5 * torch.stack([angles.sin(), angles.cos()], -1).flatten(1))
+        return network
+
+    @property
+    def _std(self) -> float:
+        """Of random weights: the usual 0.02 is meant for a width of 768."""
+        return 0.02 * (768 / self.width) ** 0.5
+
+    def _random(self) -> Any:
+        if self.kind in ("gpt2", "gpt-neo", "gpt-neo-global"):
+            return transformers.AutoModelForCausalLM.from_config(self._decoder(), attn_implementation="eager")
+        common = {
+            "vocab_size": VOCABULARY,
+            "hidden_size": self.width,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "intermediate_size": 2 * self.width,
+            "max_position_embeddings": POSITIONS,
+            "hidden_act": "gelu",
+            "initializer_range": self._std,
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+            "pad_token_id": PAD,
+            "bos_token_id": None,
+            "eos_token_id": None,
+        }
+        if self.kind == "albert":
+            config: Any = transformers.AlbertConfig(embedding_size=self.width, **common)
+        else:
+            config = transformers.BertConfig(is_decoder=self.kind == "causal-bert", **common)
+        family = transformers.AutoModelForMaskedLM if self.masked else transformers.AutoModelForCausalLM
+        return family.from_config(config, attn_implementation="eager")
+
+    def _decoder(self) -> Any:
+        common = {
+            "vocab_size": VOCABULARY,
+            "initializer_range": self._std,
+            "bos_token_id": None,
+            "eos_token_id": None,
+            "pad_token_id": PAD,
+        }
+        if self.kind == "gpt2":
+            return transformers.GPT2Config(
+                n_positions=POSITIONS,
+                n_embd=self.width,
+                n_layer=self.layers,
+                n_head=self.heads,
+                n_inner=2 * self.width,
+                activation_function="gelu",
+                resid_pdrop=0.0,
+                embd_pdrop=0.0,
+                attn_pdrop=0.0,
+                **common,
+            )
+        attention = ["global", "global"] if self.kind == "gpt-neo-global" else ["global", "local"]
+        return transformers.GPTNeoConfig(
+            max_position_embeddings=POSITIONS,
+            hidden_size=self.width,
+            num_layers=self.layers,
+            attention_types=[[attention, self.layers // 2]],
+            num_heads=self.heads,
+            intermediate_size=2 * self.width,
+            window_size=WINDOW,
+            activation_function="gelu",
+            **common,
+        )
+
+
+RECIPES = {kind: Recipe(kind) for kind in KINDS} | {
+    f"{kind}-small-{seed}": Recipe(
+        kind, width=64, layers=6, seed=seed, steps=2000, snapshots=kind in ("albert", "bert") and seed == 1
+    )
+    for seed in (1, 2, 3)
+    for kind in KINDS
+}
