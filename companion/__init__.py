@@ -10,10 +10,12 @@ from companion.dynamics import angles, consensus, orbit, plane_coordinates, powe
 from companion.errors import CompanionError
 from companion.layers import AttentionLayer
 from companion.models import Model, from_network, load
+from companion.similarity import similarity
 from companion.spectrum import Spectrum, chance_alignment, spectrum
 from companion.stability import bipartite_radius, head_affinity, jacobian_radius, rotation_angle, stability_radius
 from companion.statistics import over_texts, share
 from companion.steering import cosines, reading, steered
+from companion.survey import survey
 from companion.tracing import trace
 
 __all__ = [
@@ -43,9 +45,11 @@ __all__ = [
     "reading",
     "rotation_angle",
     "share",
+    "similarity",
     "spectrum",
     "stability_radius",
     "steered",
+    "survey",
     "tilt",
     "trace",
     "zoo",

