@@ -9,6 +9,7 @@ from companion.alignment import alignment, excess, tilt
 from companion.dynamics import angles, consensus, orbit, plane_coordinates, power_step
 from companion.errors import CompanionError
 from companion.layers import AttentionLayer
+from companion.limits import affine_limit, layers_to_align, tilt_bound
 from companion.models import Model, from_network, load
 from companion.similarity import similarity
 from companion.spectrum import Spectrum, chance_alignment, spectrum
@@ -23,6 +24,7 @@ __all__ = [
     "CompanionError",
     "Model",
     "Spectrum",
+    "affine_limit",
     "alignment",
     "angles",
     "bipartite_radius",
@@ -37,6 +39,7 @@ __all__ = [
     "head_affinity",
     "hooks",
     "jacobian_radius",
+    "layers_to_align",
     "load",
     "orbit",
     "over_texts",
@@ -51,6 +54,7 @@ __all__ = [
     "steered",
     "survey",
     "tilt",
+    "tilt_bound",
     "trace",
     "zoo",
 ]

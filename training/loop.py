@@ -60,7 +60,7 @@ def train(recipe: Recipe, name: str, tokens: NDArray[np.int64], folder: Path) ->
             group["lr"] = recipe.learning_rate * _schedule(step, recipe.steps)
         ids, rng = batch(tokens, recipe.batch, POSITIONS, recipe.seed, step)
         inputs, labels = masked(ids, MASKED_SHARE, rng) if recipe.masked else (ids, _shifted(ids))
-        mask = attention_mask(inputs.shape, reach(step / recipe.steps), causal=not recipe.masked)
+        mask = attention_mask(inputs.shape, reach(step / recipe.steps)) if recipe.masked else None
         with torch.autocast(device.type, dtype=torch.bfloat16):
             loss = loss_of(network, inputs.to(device), labels.to(device), None if mask is None else mask.to(device))
         value = loss.item()
@@ -87,25 +87,24 @@ def snapshot(folder: Path, label: str) -> Path:
 
 
 def reach(share: float) -> int | None:
-    """How far a token may look when a share of the steps is done, None once there is no limit.
+    """How far a masked model's tokens may look when a share of the steps is done; None: there is no limit.
 
     A post-norm network of this depth that starts with full attention sits for hours on the frequencies of words
     when it is trained on masked tokens: the neighbours that matter are one or two among 128 that it averages. So
-    all models begin with the nearest neighbours; from a fifth of the steps on the distance doubles, stage by
-    stage, until nothing is hidden.
+    it begins with the nearest; from a fifth of the steps on the distance doubles, stage by stage, until nothing is
+    hidden.
     """
     stage = max(0, math.ceil((share - _NEAREST) / _STAGE))
     return 2**stage if stage < _STAGES else None
 
 
-def attention_mask(shape: torch.Size, distance: int | None, causal: bool) -> Tensor | None:
+def attention_mask(shape: torch.Size, distance: int | None) -> Tensor | None:
     """Return the mask of :func:`reach`, added to the logits, shape (batch, 1, n, n); None where it hides nothing."""
     if distance is None:
         return None
     batch, n = shape
     place = torch.arange(n)
-    ahead = place[None, :] - place[:, None]
-    hidden = (ahead.abs() > distance) | ((ahead > 0) & causal)
+    hidden = (place[None, :] - place[:, None]).abs() > distance
     return torch.zeros(n, n).masked_fill(hidden, torch.finfo(torch.float32).min).expand(batch, 1, n, n)
 
 

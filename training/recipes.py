@@ -42,7 +42,7 @@ class Recipe:
     layers: int = 12
     heads: int = 4
     seed: int = 0
-    steps: int = 7000
+    steps: int = 4500
     batch: int = 16
     learning_rate: float = 1e-3
     snapshots: bool = False
@@ -134,7 +134,7 @@ class Recipe:
 _RATES = {"albert": 3e-4}
 
 RECIPES = {
-    kind: Recipe(kind, learning_rate=_RATES.get(kind, 1e-3), snapshots=kind in ("albert", "bert")) for kind in KINDS
+    kind: Recipe(kind, learning_rate=_RATES.get(kind, 1e-3), snapshots=kind in ("albert", "gpt2")) for kind in KINDS
 } | {
     f"{kind}-small-{seed}": Recipe(
         kind, width=32, layers=6, seed=seed, steps=3000, learning_rate=_RATES.get(kind, 1e-3)

@@ -9,12 +9,9 @@ from typing import Any
 
 from companion.errors import ModelNotFoundError
 
-__all__ = ["CONTRASTS", "PAPER", "card", "checksum", "folder", "names", "tokenizer"]
+__all__ = ["CONTRASTS", "card", "checksum", "folder", "names", "tokenizer"]
 
 _ROOT = Path(str(files(__package__)))
-
-#: The architectures of the paper.
-PAPER = ("albert", "bert", "gpt2", "gpt-neo")
 
 #: Pairs that differ in one thing by design; the page *Zoo* lists what else differs in each.
 CONTRASTS = {
@@ -26,7 +23,7 @@ CONTRASTS = {
 
 
 def names() -> list[str]:
-    """Return what :func:`companion.load` knows of the zoo: ``zoo/albert`` and so on, in order of their names."""
+    """Return what :func:`companion.load` knows of the zoo: ``zoo/gpt2`` and so on, in order of their names."""
     return [f"zoo/{name}" for name in _checksums()]
 
 

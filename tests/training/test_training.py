@@ -175,27 +175,24 @@ class TestReach:
         assert distances[len(limited) :] == [None] * (101 - len(limited))
         assert len(limited) < 45  # more than half of the training has full attention
 
-    @pytest.mark.parametrize("causal", [True, False])
-    def test_a_mask_lets_through_what_is_near_and_not_ahead(self, causal):
-        mask = loop.attention_mask(torch.Size([2, 5]), 2, causal)
+    def test_a_mask_lets_through_what_is_near(self):
+        mask = loop.attention_mask(torch.Size([2, 5]), 2)
         for i in range(5):
             for j in range(5):
-                allowed = abs(i - j) <= 2 and not (causal and j > i)
-                assert (mask[:, 0, i, j] == 0).all() == allowed
+                assert (mask[:, 0, i, j] == 0).all() == (abs(i - j) <= 2)
 
-    @pytest.mark.parametrize("kind", KINDS)
+    @pytest.mark.parametrize("kind", ["albert", "bert"])
     def test_under_the_mask_a_network_does_not_see_what_is_hidden(self, kind):
         torch.manual_seed(0)
         network = Recipe(kind, width=16, layers=2, heads=2).network().eval()
         ids = torch.randint(2, 2048, (1, 12))
         changed = ids.clone()
         changed[0, 6] = 1
-        mask = loop.attention_mask(ids.shape, 1, causal=kind not in ("albert", "bert"))
+        mask = loop.attention_mask(ids.shape, 1)
         with torch.no_grad():
             first, second = (network.base_model(input_ids=x, attention_mask=mask)[0][0] for x in (ids, changed))
         touched = (first - second).abs().sum(-1) > 1e-5
-        expected = {"albert": range(4, 9), "bert": range(4, 9)}.get(kind, range(6, 9))
-        assert touched.nonzero().flatten().tolist() == list(expected)
+        assert touched.nonzero().flatten().tolist() == [4, 5, 6, 7, 8]  # two layers, one step each
 
 
 class TestShip:
