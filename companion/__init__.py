@@ -13,7 +13,14 @@ from companion.limits import affine_limit, layers_to_align, tilt_bound
 from companion.models import Model, from_network, load
 from companion.similarity import similarity
 from companion.spectrum import Spectrum, chance_alignment, spectrum
-from companion.stability import bipartite_radius, head_affinity, jacobian_radius, rotation_angle, stability_radius
+from companion.stability import (
+    bipartite_radius,
+    head_affinity,
+    heads_bipartite_radius,
+    jacobian_radius,
+    rotation_angle,
+    stability_radius,
+)
 from companion.statistics import over_texts, share
 from companion.steering import cosines, reading, steered
 from companion.survey import survey
@@ -37,6 +44,7 @@ __all__ = [
     "figures",
     "from_network",
     "head_affinity",
+    "heads_bipartite_radius",
     "hooks",
     "jacobian_radius",
     "layers_to_align",

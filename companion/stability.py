@@ -15,7 +15,14 @@ from companion.dynamics import power_step
 from companion.errors import LayerError
 from companion.layers import AttentionLayer, Mask
 
-__all__ = ["bipartite_radius", "head_affinity", "jacobian_radius", "rotation_angle", "stability_radius"]
+__all__ = [
+    "bipartite_radius",
+    "head_affinity",
+    "heads_bipartite_radius",
+    "jacobian_radius",
+    "rotation_angle",
+    "stability_radius",
+]
 
 Eigenvalues = Sequence[complex] | NDArray[np.complex128]
 
@@ -118,6 +125,76 @@ def bipartite_radius(eigenvalues: Eigenvalues, k: int, affinity: float, n_plus: 
     spread = [1 / D[side] for side, count in enumerate((n_plus, n_minus)) if count > 1]
     coupled = [abs(np.linalg.eigvals((np.eye(2) + value * G) / D[:, None])).max() for value in others]
     return float(max(spread + coupled))
+
+
+def heads_bipartite_radius(
+    layer: AttentionLayer, direction: Tensor, n_plus: int, n_minus: int, radius: float = 1.0
+) -> float:
+    r"""Return the same for a layer of any number of heads, under full softmax attention.
+
+    The state is fixed where the direction is an eigenvector of every :math:`F_h = O_h V_h`, with eigenvalues
+    :math:`\lambda^h`: then :math:`D_\pm = 1 + \sum_h \lambda^h (2 a^h_\pm - 1)`, and the spectral radius is the
+    largest of :math:`1 / D_\pm` and that of :math:`D^{-1}(I + \sum_h G_h \otimes (I - v v^T) F_h)` on pairs of
+    vectors orthogonal to v.
+
+    Parameters
+    ----------
+    layer : AttentionLayer
+        The layer; its mask must be full.
+    direction : Tensor, shape (d_model,)
+        The direction v; its length does not matter.
+    n_plus, n_minus : int
+        Tokens at +v and -v, at least one each.
+    radius : float
+        Token norm that the logits see.
+
+    Returns
+    -------
+    float
+        Below 1: locally exponentially stable. Above: unstable. 0 where d_model = 1.
+
+    Raises
+    ------
+    LayerError
+        If the mask is not full, a side is empty, the direction is no eigenvector of some head (the state is no
+        fixed point then), or an entry of D is not positive.
+    """
+    if layer.mask != "full":
+        raise LayerError(f"mask={layer.mask!r}; the theorem on two sides is for full attention")
+    if n_plus < 1 or n_minus < 1:
+        raise LayerError(f"{n_plus} and {n_minus} tokens; a bipartite state needs at least one on either side")
+    b = head_affinity(layer, direction, radius).double().numpy()
+    v = (direction / direction.norm()).double().numpy()
+    heads = [
+        (W_O @ W_V).numpy()
+        for W_O, W_V in zip(
+            layer.W_O.double().chunk(layer.n_heads, dim=1), layer.W_V.double().chunk(layer.n_heads), strict=True
+        )
+    ]
+    rest = np.eye(len(v)) - np.outer(v, v)
+    for index, F_h in enumerate(heads):
+        aside = float(np.linalg.norm(rest @ F_h @ v))
+        if aside > 1e-8 * max(1.0, float(np.linalg.norm(F_h, 2))):
+            raise LayerError(
+                f"the direction is no eigenvector of head {index} (it is sent {aside:.2g} aside), so tokens at +v and "
+                "-v do not stay there"
+            )
+    own = [expit(2 * b - np.log(ratio)) for ratio in (n_minus / n_plus, n_plus / n_minus)]  # each (n_heads,)
+    values = np.array([v @ F_h @ v for F_h in heads])
+    D = np.array([1 + float(values @ (2 * a - 1)) for a in own])
+    if not (D > 0).all():
+        raise LayerError(
+            f"D = {D[0]:.3g} and {D[1]:.3g} on the two sides; where one is not positive tokens change sides"
+        )
+    if len(v) == 1:
+        return 0.0
+    coupling = np.eye(2 * len(v))
+    for index, F_h in enumerate(heads):
+        plus, minus = own[0][index], own[1][index]
+        coupling = coupling + np.kron(np.array([[plus, 1 - plus], [1 - minus, minus]]), F_h)
+    step = np.kron(np.diag(1 / D), rest) @ coupling @ np.kron(np.eye(2), rest)
+    spread = [1 / D[side] for side, count in enumerate((n_plus, n_minus)) if count > 1]
+    return float(max([*spread, np.abs(np.linalg.eigvals(step)).max()]))
 
 
 def jacobian_radius(x: Tensor, layer: AttentionLayer, radius: float = 1.0) -> float:

@@ -1,5 +1,7 @@
 """The closed forms are the spectral radius of the Jacobian that autograd finds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 import companion
 from companion import orbit, power_step
+from companion.errors import LayerError
 from companion.examples import layer_with, matrix_with
 from companion.stability import bipartite_radius, head_affinity, jacobian_radius, rotation_angle, stability_radius
 
@@ -152,3 +155,56 @@ def test_one_token_and_one_dimension_are_defined():
     assert stability_radius((1.0, 0.5), 0, 1) == pytest.approx(0.75)
     assert stability_radius((1.0,), 0, 3) == 0.0
     assert bipartite_radius((1.0,), 0, 1.0, 2, 1) == 0.0
+
+
+def shared_eigenvector_layer(seed, d=4, heads=2, size=1.0):
+    """Heads that do not commute but share the eigenvector v, each with an eigenvalue of its own."""
+    rng = np.random.default_rng(seed)
+    v = rng.standard_normal(d)
+    v /= np.linalg.norm(v)
+    rest = np.eye(d) - np.outer(v, v)
+    values = rng.uniform(-0.1, 0.8, heads)
+    matrices = [value * np.outer(v, v) + rng.standard_normal((d, d)) @ rest * size / d for value in values]
+    W_V = np.concatenate([np.eye(d)] * heads)
+    W_Q, W_K = (rng.standard_normal((heads * d, d)) for _ in range(2))
+    tensors = [torch.tensor(W) for W in (W_Q, W_K, W_V, np.concatenate(matrices, axis=1))]
+    return companion.AttentionLayer(*tensors, n_heads=heads), torch.tensor(v), values
+
+
+@given(st.integers(0, 10**6), st.sampled_from([(1, 1), (3, 1), (2, 3)]), st.integers(1, 3), st.floats(0.3, 2.0))
+@settings(max_examples=40, deadline=None)
+def test_two_sides_under_several_heads_match_autograd(seed, sides, heads, radius):
+    layer, v, _ = shared_eigenvector_layer(seed, heads=heads)
+    state = torch.stack([v] * sides[0] + [-v] * sides[1])
+    try:
+        closed = companion.heads_bipartite_radius(layer, 3 * v, *sides, radius=radius)
+    except LayerError:
+        assume(False)  # an entry of D is not positive: the state is not fixed
+    torch.testing.assert_close(companion.power_step(state, layer, radius=radius), state)
+    assert companion.jacobian_radius(state, layer, radius=radius) == pytest.approx(closed, abs=1e-7)
+
+
+def test_with_one_head_it_is_the_formula_by_eigenvalues():
+    F = matrix_with([1.0, 0.6, 0.3, -0.2], 4, seed=5)
+    eye = torch.eye(4, dtype=torch.float64)
+    values, vectors = torch.linalg.eig(F)
+    v = vectors[:, (values - 1).abs().argmin()].real
+    for b in (0.0, 0.5, 2.0):
+        layer = companion.AttentionLayer(b * eye, eye, eye, F, n_heads=1, scale=1.0)
+        expected = companion.bipartite_radius([1.0, 0.6, 0.3, -0.2], 0, b, 4, 3)
+        assert companion.heads_bipartite_radius(layer, v, 4, 3) == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_direction_that_some_head_turns_is_no_state_of_two_sides():
+    layer, v, _ = shared_eigenvector_layer(0)
+    with pytest.raises(LayerError, match="no eigenvector of head 0"):
+        companion.heads_bipartite_radius(layer, torch.ones(4, dtype=torch.float64), 2, 2)
+    with pytest.raises(LayerError, match="at least one on either side"):
+        companion.heads_bipartite_radius(layer, v, 2, 0)
+    with pytest.raises(LayerError, match="full attention"):
+        companion.heads_bipartite_radius(replace(layer, mask="causal"), v, 2, 2)
+    weak = companion.AttentionLayer(
+        torch.zeros(1, 1), torch.zeros(1, 1), torch.ones(1, 1), 3 * torch.ones(1, 1), n_heads=1
+    )
+    with pytest.raises(LayerError, match="change sides"):
+        companion.heads_bipartite_radius(weak, torch.ones(1), 3, 1)
