@@ -6,7 +6,7 @@ arXiv:2605.25619).
 
 from companion import data, examples, figures, hooks, zoo
 from companion.alignment import alignment, excess, tilt
-from companion.dynamics import angles, consensus, orbit, plane_coordinates, power_step
+from companion.dynamics import angles, clusters, consensus, orbit, plane_coordinates, power_step
 from companion.errors import CompanionError
 from companion.layers import AttentionLayer
 from companion.limits import affine_limit, layers_to_align, tilt_bound
@@ -18,6 +18,7 @@ from companion.stability import (
     head_affinity,
     heads_bipartite_radius,
     jacobian_radius,
+    polygon_radius,
     rotation_angle,
     stability_radius,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "angles",
     "bipartite_radius",
     "chance_alignment",
+    "clusters",
     "consensus",
     "cosines",
     "data",
@@ -52,6 +54,7 @@ __all__ = [
     "orbit",
     "over_texts",
     "plane_coordinates",
+    "polygon_radius",
     "power_step",
     "reading",
     "rotation_angle",

@@ -12,7 +12,7 @@ from torch import Tensor
 from companion.errors import LayerError
 from companion.layers import Attention, AttentionLayer
 
-__all__ = ["angles", "consensus", "orbit", "plane_coordinates", "power_step"]
+__all__ = ["angles", "clusters", "consensus", "orbit", "plane_coordinates", "power_step"]
 
 
 def power_step(
@@ -130,6 +130,27 @@ def consensus(x: Tensor) -> Tensor:
         raise LayerError("consensus is between tokens; there is only one")
     directions = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return (directions.sum(-2).square().sum(-1) - n) / (n * (n - 1))
+
+
+def clusters(x: Tensor, tolerance: float = 1e-6) -> Tensor:
+    """Return how many different directions tokens have, 1 in consensus.
+
+    Parameters
+    ----------
+    x : Tensor, shape (..., n, d_model)
+        Tokens, none of them zero.
+    tolerance : float
+        Directions are one where their cosine is above 1 minus this. It should be far below the distance of
+        clusters and above what tokens of one cluster still differ by, so that being one is transitive.
+
+    Returns
+    -------
+    Tensor of int, shape (...)
+    """
+    directions = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    same = directions @ directions.mT > 1 - tolerance
+    # Every member of a cluster of m adds 1 / m.
+    return (1.0 / same.sum(-1)).sum(-1).round().long()
 
 
 def plane_coordinates(x: Tensor, v: Tensor | NDArray[np.complex128]) -> Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import expit
+from scipy.special import expit, softmax
 from torch import Tensor
 
 from companion.dynamics import power_step
@@ -20,6 +20,7 @@ __all__ = [
     "head_affinity",
     "heads_bipartite_radius",
     "jacobian_radius",
+    "polygon_radius",
     "rotation_angle",
     "stability_radius",
 ]
@@ -195,6 +196,54 @@ def heads_bipartite_radius(
     step = np.kron(np.diag(1 / D), rest) @ coupling @ np.kron(np.eye(2), rest)
     spread = [1 / D[side] for side, count in enumerate((n_plus, n_minus)) if count > 1]
     return float(max([*spread, np.abs(np.linalg.eigvals(step)).max()]))
+
+
+def polygon_radius(eigenvalue: float, n: int, affinity: float, others: Eigenvalues = ()) -> float:
+    r"""Return the spectral radius of the Jacobian where n tokens are the corners of a regular polygon.
+
+    One head, full softmax attention, :math:`F = \lambda I` and :math:`s\,Q^T K r^2 = b I` on a plane, and on its
+    complement F with the eigenvalues ``others``. With angles :math:`\varphi_k = 2 \pi k / n`, weights
+    :math:`w_k \propto e^{b \cos\varphi_k}`, :math:`c = \sum_k w_k \cos\varphi_k` and
+    :math:`g_k = w_k (\cos\varphi_k - b \sin^2\varphi_k)`, the Jacobian's eigenvalues are 0 (n times),
+
+    .. math:: 1 + \frac{\lambda}{1 + \lambda c} \sum_k g_k (\cos m\varphi_k - 1) \quad (0 \le m < n), \qquad
+       \frac{1 + \lambda_j \sum_k w_k \cos m\varphi_k}{1 + \lambda c}.
+
+    The first with m = 0 is a turn of the whole polygon, along which the state is neutral; it is left out.
+
+    Parameters
+    ----------
+    eigenvalue : float
+        :math:`\lambda`, that of the plane.
+    n : int
+        Number of tokens, at least 3.
+    affinity : float
+        b.
+    others : sequence of complex
+        All other eigenvalues of F.
+
+    Returns
+    -------
+    float
+        Below 1: stable up to a turn of the whole. Above: unstable.
+
+    Raises
+    ------
+    LayerError
+        If n is below 3, or 1 + lambda c is not positive (the state is no fixed point then).
+    """
+    if n < 3 or not np.isfinite([eigenvalue, affinity]).all():
+        raise LayerError(f"n={n}, eigenvalue={eigenvalue}, affinity={affinity}; a polygon needs n >= 3, finite values")
+    angle = 2 * np.pi * np.arange(n) / n
+    w = softmax(affinity * np.cos(angle))
+    growth = 1 + eigenvalue * float(w @ np.cos(angle))
+    if growth <= 0:
+        raise LayerError(f"1 + lambda c = {growth:.3g}; where it is not positive the corners change places")
+    modes = np.cos(np.outer(np.arange(n), angle))  # (m, k)
+    g = w * (np.cos(angle) - affinity * np.sin(angle) ** 2)
+    within = 1 + eigenvalue / growth * ((modes[1:] - 1) @ g)
+    outside = (1 + np.outer(np.asarray(others, dtype=complex), modes @ w)) / growth
+    return float(np.abs(np.concatenate([within, outside.ravel()])).max())
 
 
 def jacobian_radius(x: Tensor, layer: AttentionLayer, radius: float = 1.0) -> float:

@@ -225,3 +225,10 @@ def test_F_follows_an_edit_in_place_and_is_otherwise_kept():
     layer.W_O[0, 0] += 1
     torch.testing.assert_close(layer.F, layer.W_O @ layer.W_V)
     assert not torch.equal(layer.F, before)
+
+
+def test_clusters_counts_directions_text_by_text():
+    a, b = torch.eye(3, dtype=torch.float64)[:2]
+    texts = torch.stack([torch.stack(rows) for rows in ([a, 2 * a, 3 * a], [a, b, a], [a, b, -a], [a, -a, -2 * a])])
+    assert companion.clusters(texts).tolist() == [1, 2, 3, 2]
+    assert companion.clusters(torch.stack([a, a + 1e-2 * b]), tolerance=1e-3) == 1

@@ -208,3 +208,42 @@ def test_a_direction_that_some_head_turns_is_no_state_of_two_sides():
     )
     with pytest.raises(LayerError, match="change sides"):
         companion.heads_bipartite_radius(weak, torch.ones(1), 3, 1)
+
+
+@given(
+    n=st.integers(3, 6),
+    eigenvalue=st.floats(-0.9, 1.5),
+    b=st.floats(-2.0, 4.0),
+    others=st.lists(st.floats(-0.9, 1.0), max_size=2),
+)
+@settings(max_examples=40, deadline=None)
+def test_the_jacobian_at_a_regular_polygon_has_the_spectrum_of_the_theorem(n, eigenvalue, b, others):
+    d = 2 + len(others)
+    F = torch.diag(torch.tensor([eigenvalue, eigenvalue, *others], dtype=torch.float64))
+    eye = torch.eye(d, dtype=torch.float64)
+    layer = companion.AttentionLayer(b * eye, eye, eye, F, n_heads=1, scale=1.0)
+    angle = 2 * torch.pi * torch.arange(n, dtype=torch.float64) / n
+    state = torch.zeros(n, d, dtype=torch.float64)
+    state[:, 0], state[:, 1] = angle.cos(), angle.sin()
+    try:
+        closed = companion.polygon_radius(eigenvalue, n, b, others)
+    except LayerError:
+        assume(False)
+    torch.testing.assert_close(power_step(state, layer), state)
+    jacobian = torch.autograd.functional.jacobian(lambda y: power_step(y, layer), state).reshape(n * d, n * d)
+    # Take the turn of the whole polygon, which is neutral, out of the spectrum.
+    turn = torch.zeros_like(state)
+    turn[:, 0], turn[:, 1] = -angle.sin(), angle.cos()
+    turn = turn.flatten() / n**0.5
+    torch.testing.assert_close(jacobian @ turn, turn, atol=1e-9, rtol=0)
+    rest = torch.eye(n * d, dtype=torch.float64) - torch.outer(turn, turn)
+    found = torch.linalg.eigvals(rest @ jacobian @ rest).abs().max()
+    assert float(found) == pytest.approx(closed, abs=1e-7)
+
+
+def test_three_tokens_that_repel_each_other_are_stable_as_a_triangle_and_attracting_ones_are_not():
+    assert companion.polygon_radius(-0.5, 3, 1.0) < 1 < companion.polygon_radius(0.5, 3, 1.0)
+    with pytest.raises(LayerError, match="n >= 3"):
+        companion.polygon_radius(-0.5, 2, 1.0)
+    with pytest.raises(LayerError, match="change places"):
+        companion.polygon_radius(-2.0, 3, 4.0)
