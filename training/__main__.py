@@ -11,7 +11,7 @@ import companion
 from training.corpus import TrainingError, read, train_tokenizer
 from training.evaluate import evaluate
 from training.loop import train
-from training.recipes import POSITIONS, RECIPES
+from training.recipes import POSITIONS, RECIPES, SHIPPED
 from training.ship import ship
 
 RUNS = Path("runs")
@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("step", choices=["train", "ship", "evaluate"])
     parser.add_argument("corpus", type=Path, help="folder of UTF-8 texts, *.txt")
     parser.add_argument("--book", type=Path, help="held-out text to evaluate on")
-    parser.add_argument("--only", nargs="+", choices=RECIPES, default=list(RECIPES), metavar="NAME")
+    parser.add_argument("--only", nargs="+", choices=RECIPES, default=list(SHIPPED), metavar="NAME")
     arguments = parser.parse_args()
     if arguments.step == "evaluate" and not arguments.book:
         parser.error("evaluate needs --book FILE, a text that no model saw")

@@ -10,7 +10,7 @@ import transformers
 
 from training.corpus import PAD, VOCABULARY
 
-__all__ = ["KINDS", "RECIPES", "Recipe"]
+__all__ = ["KINDS", "RECIPES", "SHIPPED", "Recipe"]
 
 KINDS = ("albert", "bert", "causal-bert", "gpt2", "gpt-neo", "gpt-neo-global")
 POSITIONS = 128
@@ -142,3 +142,7 @@ RECIPES = {
     for seed in (1, 2, 3)
     for kind in KINDS
 }
+
+# What `make zoo` trains and the package carries. The masked models do not beat their count baseline yet after as
+# many steps, and no book page reads the small ones yet; both can be trained by name.
+SHIPPED = ("gpt2", "causal-bert", "gpt-neo", "gpt-neo-global")

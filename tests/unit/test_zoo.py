@@ -10,7 +10,7 @@ import companion
 from companion import zoo
 from companion.errors import ModelNotFoundError, WeightsError
 from training.evaluate import excerpt_nats
-from training.recipes import RECIPES
+from training.recipes import RECIPES, SHIPPED
 
 FINAL = [name for name in zoo.names() if "@" not in name]
 
@@ -97,6 +97,10 @@ def test_damaged_weights_are_refused(tmp_path, monkeypatch, damage):
 def test_an_unknown_name_is_answered_with_what_there_is(name):
     with pytest.raises(ModelNotFoundError, match="it has zoo/"):
         companion.load(name)
+
+
+def test_the_package_carries_what_make_zoo_trains():
+    assert set(FINAL) == {f"zoo/{name}" for name in SHIPPED}
 
 
 def test_what_ships_stays_small():
