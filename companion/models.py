@@ -292,7 +292,8 @@ def _self_check(model: Model) -> None:
     ids = torch.linspace(0, vocabulary - 1, 4, device=model.device).long().unsqueeze(1)
     base = model.network.base_model
     with hooks.watch(base, model.sites, stages, lambda i, stage, x: seen.setdefault(i, {}).update({stage: x.clone()})):
-        base(input_ids=ids)
+        # Some of the four may be the padding token; they are texts all the same.
+        base(input_ids=ids, attention_mask=torch.ones_like(ids))
     tolerance = 1e-4 if model.network.dtype in (torch.float32, torch.float64) else 3e-2
     for index, layer in enumerate(model.layers):
         x = seen[index].get("input_norm", seen[index]["in"]).double()
