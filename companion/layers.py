@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from companion.errors import LayerError
 
-__all__ = ["Attention", "AttentionLayer", "Mask", "Site", "check_layer", "layer_matrix"]
+__all__ = ["Attention", "AttentionLayer", "Mask", "Site", "check_layer", "head_matrices", "layer_matrix"]
 
 Mask = Literal["full", "causal", "local"]
 Attention = str | Tensor
@@ -223,6 +223,14 @@ def layer_matrix(layer: AttentionLayer) -> Tensor:
     """Return ``W_O W_V`` in float64, shape (d_model, d_model), without keeping it as :attr:`AttentionLayer.F` does."""
     with torch.no_grad():
         return layer.W_O.double() @ layer.W_V.double()
+
+
+def head_matrices(layer: AttentionLayer) -> list[Tensor]:
+    """Return each head's ``O_h V_h`` in float64, shape (d_model, d_model); they sum to the layer matrix."""
+    with torch.no_grad():
+        outputs = layer.W_O.double().chunk(layer.n_heads, dim=1)
+        values = layer.W_V.double().chunk(layer.n_heads, dim=0)
+        return [O_h @ V_h for O_h, V_h in zip(outputs, values, strict=True)]
 
 
 def check_layer(layer: int, count: int) -> int:

@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 from companion.errors import LayerError
-from companion.layers import AttentionLayer
+from companion.layers import AttentionLayer, head_matrices
 
 __all__ = ["affine_limit", "layers_to_align", "tilt_bound"]
 
@@ -140,7 +140,5 @@ def tilt_bound(layer: AttentionLayer) -> float:
     a convex combination of unit tokens is not longer than one. So the turn is at most :math:`\arcsin B`, and
     there is no bound (:math:`\pi` is returned) where B is 1 or more.
     """
-    outputs = layer.W_O.double().chunk(layer.n_heads, dim=1)
-    values = layer.W_V.double().chunk(layer.n_heads, dim=0)
-    B = sum(float(torch.linalg.matrix_norm(O_h @ V_h, 2)) for O_h, V_h in zip(outputs, values, strict=True))
+    B = sum(float(torch.linalg.matrix_norm(F_h, 2)) for F_h in head_matrices(layer))
     return math.asin(B) if B < 1 else math.pi

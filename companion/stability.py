@@ -13,7 +13,7 @@ from torch import Tensor
 
 from companion.dynamics import power_step
 from companion.errors import LayerError
-from companion.layers import AttentionLayer, Mask
+from companion.layers import AttentionLayer, Mask, head_matrices
 
 __all__ = [
     "bipartite_radius",
@@ -110,10 +110,7 @@ def bipartite_radius(eigenvalues: Eigenvalues, k: int, affinity: float, n_plus: 
         is empty.
     """
     lambda_k, others = _split(eigenvalues, k)
-    if n_plus < 1 or n_minus < 1:
-        raise LayerError(f"{n_plus} and {n_minus} tokens; a bipartite state needs at least one on either side")
-    # Attention to the own side, p e^b / (p e^b + q e^-b), written so that no exponential overflows.
-    own = [float(expit(2 * affinity - np.log(ratio))) for ratio in (n_minus / n_plus, n_plus / n_minus)]
+    own = [float(share[0]) for share in _own_shares(np.array([affinity]), n_plus, n_minus)]
     D = np.array([1 + lambda_k * (2 * a - 1) for a in own])
     if not (D > 0).all():
         raise LayerError(
@@ -162,16 +159,9 @@ def heads_bipartite_radius(
     """
     if layer.mask != "full":
         raise LayerError(f"mask={layer.mask!r}; the theorem on two sides is for full attention")
-    if n_plus < 1 or n_minus < 1:
-        raise LayerError(f"{n_plus} and {n_minus} tokens; a bipartite state needs at least one on either side")
     b = head_affinity(layer, direction, radius).double().numpy()
     v = (direction / direction.norm()).double().numpy()
-    heads = [
-        (W_O @ W_V).numpy()
-        for W_O, W_V in zip(
-            layer.W_O.double().chunk(layer.n_heads, dim=1), layer.W_V.double().chunk(layer.n_heads), strict=True
-        )
-    ]
+    heads = [F_h.numpy() for F_h in head_matrices(layer)]
     rest = np.eye(len(v)) - np.outer(v, v)
     for index, F_h in enumerate(heads):
         aside = float(np.linalg.norm(rest @ F_h @ v))
@@ -180,7 +170,7 @@ def heads_bipartite_radius(
                 f"the direction is no eigenvector of head {index} (it is sent {aside:.2g} aside), so tokens at +v and "
                 "-v do not stay there"
             )
-    own = [expit(2 * b - np.log(ratio)) for ratio in (n_minus / n_plus, n_plus / n_minus)]  # each (n_heads,)
+    own = _own_shares(b, n_plus, n_minus)
     values = np.array([v @ F_h @ v for F_h in heads])
     D = np.array([1 + float(values @ (2 * a - 1)) for a in own])
     if not (D > 0).all():
@@ -309,6 +299,13 @@ def head_affinity(layer: AttentionLayer, direction: Tensor, radius: float = 1.0)
     v = (direction / direction.norm()).to(layer.W_Q)
     q, k = ((W @ v).reshape(layer.n_heads, -1) for W in (layer.W_Q, layer.W_K))
     return layer.scale * (q * k).sum(-1) * radius**2
+
+
+def _own_shares(b: NDArray[np.float64], n_plus: int, n_minus: int) -> list[NDArray[np.float64]]:
+    """Attention of a token on either side to its own, head by head: p e^b / (p e^b + q e^-b) without overflow."""
+    if n_plus < 1 or n_minus < 1:
+        raise LayerError(f"{n_plus} and {n_minus} tokens; a bipartite state needs at least one on either side")
+    return [expit(2 * b - np.log(ratio)) for ratio in (n_minus / n_plus, n_plus / n_minus)]
 
 
 def _split(eigenvalues: Eigenvalues, k: int) -> tuple[float, NDArray[np.complex128]]:

@@ -1,1 +1,1 @@
-"""Train the zoo again: ``python -m training FOLDER``. Not part of the installed package."""
+"""Train the zoo again: ``python -m training train FOLDER``. Not part of the installed package."""

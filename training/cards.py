@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
-__all__ = ["readme"]
+__all__ = ["readme", "write"]
+
+
+def write(folder: Path, name: str, card: dict[str, Any]) -> None:
+    """Put a card into a model's folder, for programs and for people (``card.json``, ``README.md``), each file whole."""
+    for file, content in (("card.json", json.dumps(card, indent=1) + "\n"), ("README.md", readme(name, card))):
+        temporary = folder / f"{file}.tmp"
+        temporary.write_text(content, encoding="utf-8")
+        temporary.replace(folder / file)
 
 
 def readme(name: str, card: dict[str, Any]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 import companion
-from training.cards import readme
+from training import cards
 from training.corpus import MASK, Corpus, TrainingError, plain
 from training.counts import BothSides, Trigram
+from training.recipes import MASKED_KINDS
 
 __all__ = ["evaluate", "excerpt_nats", "masked_token_nats", "next_token_nats"]
 
@@ -51,8 +51,8 @@ def evaluate(corpus: Corpus, book: Path, names: list[str]) -> None:
     baselines = {"Kneser-Ney trigram": Trigram(tokens).nats(ids), "two-sided count model": BothSides(tokens).nats(ids)}
     for name in names:
         model = companion.load(name)
-        masked = companion.zoo.card(name)["kind"] in ("albert", "bert")
-        nats = masked_token_nats(model.network, ids) if masked else next_token_nats(model.network, ids)
+        masked = _is_masked(name)
+        nats = _nats(model, ids)
         baseline = list(baselines)[masked]
         # Bits per byte are a code's length, which only the causal models give.
         weight = np.ones(len(nats)) if masked else lengths[1:] * np.log(2)
@@ -73,7 +73,7 @@ def evaluate(corpus: Corpus, book: Path, names: list[str]) -> None:
             "tokens": len(nats),
             "excerpt_nats": excerpt_nats(model),
         }
-        _write(name, figures)
+        cards.write(companion.zoo.folder(name), name, {**companion.zoo.card(name), "held_out": figures})
         print(f"{name}: {value:.3f} {figures['unit']}, {difference:+.3f} against the {baseline}", flush=True)
 
 
@@ -81,8 +81,16 @@ def excerpt_nats(model: companion.Model) -> float:
     """Return the mean loss on the held-out passages that the package carries, which the tests compute again."""
     text = "\n".join(companion.data.texts("heldout"))
     ids = np.asarray(model.tokenizer(text, verbose=False)["input_ids"], dtype=np.int64)
-    measure = next_token_nats if companion.zoo.card(model.name)["kind"] not in ("albert", "bert") else masked_token_nats
-    return round(float(measure(model.network, ids).mean()), 4)
+    return round(float(_nats(model, ids).mean()), 4)
+
+
+def _is_masked(name: str) -> bool:
+    return companion.zoo.card(name)["kind"] in MASKED_KINDS
+
+
+def _nats(model: companion.Model, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+    measure = masked_token_nats if _is_masked(model.name) else next_token_nats
+    return measure(model.network, ids)
 
 
 def _ratio(nats: NDArray[np.float64], weight: NDArray[np.float64]) -> tuple[float, float, float]:
@@ -92,15 +100,6 @@ def _ratio(nats: NDArray[np.float64], weight: NDArray[np.float64]) -> tuple[floa
     draws = np.random.default_rng(0).integers(0, len(starts), size=(_RESAMPLES, len(starts)))
     low, high = np.quantile(top[draws].sum(1) / bottom[draws].sum(1), [0.025, 0.975])
     return round(float(top.sum() / bottom.sum()), 4), round(float(low), 4), round(float(high), 4)
-
-
-def _write(name: str, figures: dict[str, Any]) -> None:
-    card = {**companion.zoo.card(name), "held_out": figures}
-    folder = companion.zoo.folder(name)
-    for file, content in (("card.json", json.dumps(card, indent=1) + "\n"), ("README.md", readme(name, card))):
-        temporary = folder / f"{file}.tmp"
-        temporary.write_text(content, encoding="utf-8")
-        temporary.replace(folder / file)
 
 
 @torch.no_grad()
@@ -116,7 +115,7 @@ def masked_token_nats(network: Any, ids: NDArray[np.int64]) -> NDArray[np.float6
     for shift in range(_EVERY):
         hidden = np.arange(len(ids)) % _EVERY == shift
         inputs = np.where(hidden, MASK, ids)
-        total[hidden] = _scored(network, ids, causal=False, inputs=inputs, only=hidden)[hidden]
+        total[hidden] = _scored(network, ids, causal=False, inputs=inputs)[hidden]
     return total[1:-1]
 
 
@@ -125,7 +124,6 @@ def _scored(
     ids: NDArray[np.int64],
     causal: bool,
     inputs: NDArray[np.int64] | None = None,
-    only: NDArray[np.bool_] | None = None,
 ) -> NDArray[np.float64]:
     """Losses of all tokens from overlapping windows: each token is scored where it has the most context."""
     length = min(network.config.max_position_embeddings, len(ids))

@@ -10,8 +10,9 @@ import transformers
 
 from training.corpus import PAD, VOCABULARY
 
-__all__ = ["KINDS", "RECIPES", "SHIPPED", "Recipe"]
+__all__ = ["KINDS", "MASKED_KINDS", "RECIPES", "SHIPPED", "Recipe"]
 
+MASKED_KINDS = ("albert", "bert")
 KINDS = ("albert", "bert", "causal-bert", "gpt2", "gpt-neo", "gpt-neo-global")
 POSITIONS = 128
 WINDOW = 32
@@ -50,7 +51,7 @@ class Recipe:
     @property
     def masked(self) -> bool:
         """Whether it predicts masked tokens (else the next one)."""
-        return self.kind in ("albert", "bert")
+        return self.kind in MASKED_KINDS
 
     def network(self) -> Any:
         """Return a stock Hugging Face network, with random weights drawn from the torch generator as it stands.

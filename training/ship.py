@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import Any
 
 import torch
 
-from training.cards import readme
+from companion.sources import sha256
+from training import cards
 from training.corpus import Corpus, TrainingError
 from training.loop import MASKED_SHARE, SNAPSHOTS, snapshot
 from training.recipes import POSITIONS, RECIPES, Recipe
@@ -40,7 +40,7 @@ def ship(corpus: Corpus, tokens: int, tokenizer: Any, runs: Path, zoo: Path, nam
         for label in labels:
             folder = zoo / (name if label == "final" else f"{name}@{label}")
             _replace(folder, lambda target, r=recipe, n=name, at=label, c=card: _write(r, runs / n, at, c, target))
-    sums = {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(zoo.glob("*/model.safetensors"))}
+    sums = {path: sha256(path) for path in sorted(zoo.glob("*/model.safetensors"))}
     lines = [f"{digest}  {path.relative_to(zoo).as_posix()}\n" for path, digest in sums.items()]
     temporary = zoo / "SHA256SUMS.tmp"
     temporary.write_text("".join(lines))
@@ -54,9 +54,7 @@ def _write(recipe: Recipe, run: Path, label: str, card: dict[str, Any], folder: 
     (folder / "generation_config.json").unlink(missing_ok=True)  # says nothing that config.json does not
     (folder / "model.safetensors").chmod(0o644)  # safetensors keeps it for its owner alone
     step = recipe.steps if label == "final" else round(SNAPSHOTS[label] * recipe.steps)
-    card = {**card, "step": step}
-    (folder / "card.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
-    (folder / "README.md").write_text(readme(f"zoo/{folder.stem}", card), encoding="utf-8")
+    cards.write(folder, f"zoo/{folder.stem}", {**card, "step": step})
 
 
 def _card(recipe: Recipe, run: Path, data: list[dict[str, str]], tokens: int) -> dict[str, Any]:
