@@ -8,7 +8,7 @@ stage          reading, shape (batch, n, d_model) unless said otherwise
 ``heads``      concatenated head outputs, (batch, n, n_heads * d_value)
 ``update``     what attention adds to the residual stream
 ``attention``  residual stream after the sum, before the norm that follows
-``norm``       output of that norm
+``norm``       output of that norm (not where the feed-forward part runs beside the attention)
 ``out``        residual stream behind the layer, feed-forward network included
 =============  ==========================================================================
 """
@@ -23,11 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from companion.errors import LayerError
-from companion.layers import Site
+from companion.layers import STAGES, Site
 
 __all__ = ["STAGES", "iterate", "states", "watch"]
-
-STAGES = ("in", "input_norm", "heads", "update", "attention", "norm", "out")
 
 # stage -> (attribute of a Site, whether the module's input or its output is read)
 _READINGS = {
@@ -71,32 +69,48 @@ def watch(
         raise LayerError(f"stage {unknown[0]!r} is unknown; use {', '.join(STAGES)}")
     calls: dict[tuple[nn.Module, str], int] = {}
 
-    def listener(module: nn.Module, stage: str, side: str, layers: list[int]) -> Callable[..., None]:
-        def hear(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any = None) -> None:
+    def listener(
+        module: nn.Module, stage: str, side: str, layers: list[int], hear: Callable[[int, Tensor], None]
+    ) -> Callable[..., None]:
+        def called(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any = None) -> None:
             count = calls.get((module, stage), 0)
             calls[module, stage] = count + 1
             read = result if side == "output" else (args[0] if args else next(iter(kwargs.values())))
-            see(layers[count % len(layers)], stage, read[0] if isinstance(read, tuple) else read)
+            hear(layers[count % len(layers)], read[0] if isinstance(read, tuple) else read)
 
-        return hear
+        return called
 
     with ExitStack() as stack:
         stack.enter_context(network.register_forward_pre_hook(lambda *_: calls.clear()))
         for stage in stages:
-            attribute, side = _READINGS[stage]
-            layers: dict[nn.Module, list[int]] = {}
-            for index, site in enumerate(sites):
-                module = getattr(site, attribute)
-                if module is not None:
-                    layers.setdefault(module, []).append(index)
-            for module, indices in layers.items():
-                hear = listener(module, stage, side, indices)
-                if side == "input":
-                    handle = module.register_forward_pre_hook(hear, with_kwargs=True)
-                else:
-                    handle = module.register_forward_hook(hear, with_kwargs=True)
-                stack.enter_context(handle)
+            for attribute, side, layers, hear in _readers(sites, stage, see):
+                places: dict[nn.Module, list[int]] = {}
+                for index in layers:
+                    places.setdefault(getattr(sites[index], attribute), []).append(index)
+                for module, indices in places.items():
+                    called = listener(module, f"{stage} {attribute}", side, indices, hear)
+                    if side == "input":
+                        handle = module.register_forward_pre_hook(called, with_kwargs=True)
+                    else:
+                        handle = module.register_forward_hook(called, with_kwargs=True)
+                    stack.enter_context(handle)
         yield
+
+
+def _readers(
+    sites: Sequence[Site], stage: str, see: Callable[[int, str, Tensor], None]
+) -> list[tuple[str, str, list[int], Callable[[int, Tensor], None]]]:
+    """Which modules a stage is read from: (attribute of a Site, side, layers, what is done with the reading)."""
+    attribute, side = _READINGS[stage]
+    have = [index for index, site in enumerate(sites) if getattr(site, attribute) is not None]
+    readers = [(attribute, side, have, lambda layer, x: see(layer, stage, x))]
+    beside = [index for index, site in enumerate(sites) if site.norm is None]
+    if stage == "attention" and beside:
+        # No module reads the sum there, so it is made from its two parts.
+        stream: dict[int, Tensor] = {}
+        readers.append(("block", "input", beside, stream.__setitem__))
+        readers.append(("output", "output", beside, lambda layer, x: see(layer, stage, stream.pop(layer) + x)))
+    return readers
 
 
 @torch.no_grad()
@@ -145,6 +159,6 @@ def iterate(site: Site, x: Tensor, steps: int) -> Tensor:
     hidden.masked_fill_(~site.layer.visible(n).to(x.device), torch.finfo(x.dtype).min)
     stream = [x]
     for _ in range(steps):
-        result = site.block(stream[-1], attention_mask=hidden.expand(len(x), 1, n, n))
+        result = site.block(stream[-1], attention_mask=hidden.expand(len(x), 1, n, n), **site.keywords(stream[-1]))
         stream.append(result[0] if isinstance(result, tuple) else result)
     return torch.stack(stream)

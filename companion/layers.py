@@ -11,11 +11,23 @@ from torch import Tensor, nn
 
 from companion.errors import LayerError
 
-__all__ = ["Attention", "AttentionLayer", "Mask", "Site", "check_layer", "head_matrices", "layer_matrix"]
+__all__ = [
+    "STAGES",
+    "Attention",
+    "AttentionLayer",
+    "Mask",
+    "Rotation",
+    "Site",
+    "check_layer",
+    "head_matrices",
+    "layer_matrix",
+]
 
 Mask = Literal["full", "causal", "local"]
 Attention = str | Tensor
 Rotation = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+STAGES = ("in", "input_norm", "heads", "update", "attention", "norm", "out")
 
 _MASKS = ("full", "causal", "local")
 _MATRICES = ("W_Q", "W_K", "W_V", "W_O")
@@ -206,17 +218,28 @@ class Site:
         The whole layer with its feed-forward network: residual stream in, residual stream out.
     output : Module
         The linear map that holds ``W_O``: reads the concatenated head outputs, returns the update.
-    norm : Module
-        The norm that reads the residual sum after attention.
+    norm : Module or None
+        The norm that reads the residual sum after attention, where one does: a feed-forward part that runs beside
+        the attention leaves none.
     input_norm : Module or None
         The norm in front of the attention (pre-norm networks).
+    keywords : callable
+        What the block needs beside tokens and mask, as keyword arguments, for tokens (batch, n, d_model).
     """
 
     layer: AttentionLayer
     block: nn.Module
     output: nn.Module
-    norm: nn.Module
+    norm: nn.Module | None
     input_norm: nn.Module | None = None
+    keywords: Callable[[Tensor], dict[str, Any]] = lambda _: {}
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stages of :mod:`companion.hooks` that this layer has."""
+        missing = {"norm"} if self.norm is None else set()
+        missing |= {"input_norm"} if self.input_norm is None else set()
+        return tuple(stage for stage in STAGES if stage not in missing)
 
 
 def layer_matrix(layer: AttentionLayer) -> Tensor:

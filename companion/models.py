@@ -76,7 +76,7 @@ class Model:
             )
         if not isinstance(text, str) or not text.strip():
             raise TextError(f"the text {text!r} is empty; give at least one word")
-        length = min(self.network.config.max_position_embeddings, self.tokenizer.model_max_length)
+        length = min(_positions(self.network), self.tokenizer.model_max_length)
         encoded = self.tokenizer(
             text,
             truncation=True,
@@ -151,7 +151,7 @@ def load(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype = 
 
     Raises
     ------
-    ModelNotFoundError, HubError, WeightsError, UnsupportedModelError, SelfCheckError
+    ModelNotFoundError, HubError, WeightsError, TextError, UnsupportedModelError, SelfCheckError
         See their descriptions; nothing is changed before they are raised.
 
     Examples
@@ -181,16 +181,30 @@ def from_network(
 
     Raises
     ------
-    UnsupportedModelError, WeightsError, SelfCheckError
+    UnsupportedModelError, WeightsError, TextError, SelfCheckError
         As :func:`load`.
     """
     for key, tensor in network.state_dict().items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise WeightsError(f"{name}: the tensor {key} holds NaN or infinity")
+    largest = max(tokenizer.get_vocab().values()) if tokenizer is not None else 0
+    if largest >= network.config.vocab_size:
+        raise TextError(
+            f"{name}: the tokenizer gives ids up to {largest}, but the embedding has {network.config.vocab_size} rows; "
+            "they belong to different checkpoints"
+        )
     sites = sites_of(network)
     model = Model(name, network.eval(), tokenizer, sites, provenance or {"source": "memory"})
     _self_check(model)
     return model
+
+
+def _positions(network: Any) -> int:
+    """How many tokens fit: RoBERTa's table starts behind the padding token's row."""
+    table = getattr(getattr(network.base_model, "embeddings", None), "position_embeddings", None)
+    padding = getattr(table, "padding_idx", None)
+    positions: int = network.config.max_position_embeddings
+    return positions if padding is None else positions - padding - 1
 
 
 def _read_config(checkpoint: Checkpoint) -> Any:

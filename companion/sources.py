@@ -250,6 +250,11 @@ def _from_hub(repository: str, revision: str | None) -> Checkpoint:
 
 def _from_folder(folder: Path, source: str, revision: str) -> Checkpoint:
     if not (folder / "config.json").is_file():
+        if (folder / "adapter_config.json").is_file():
+            raise ModelNotFoundError(
+                f"{folder} holds an adapter (LoRA or the like) without the model that it changes; merge it into its "
+                "base with peft's merge_and_unload(), save that, and give its folder"
+            )
         raise ModelNotFoundError(f"{folder} holds no model: config.json is missing")
     weights = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
     if not weights:

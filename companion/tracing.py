@@ -122,7 +122,7 @@ class Reducer:
 
     def __init__(self, model: Any, order: Order, chosen: Sequence[str], seed: int, tokens: bool) -> None:
         self.model = model
-        self.stages = [s for s in _STAGES if s != "input_norm" or model.sites[0].input_norm is not None]
+        self.stages = [stage for stage in _STAGES if stage in model.sites[0].stages]
         # Half precision is too coarse to sum in; wider readings are used as they are.
         dtype = torch.promote_types(model.network.dtype, torch.float32)
         self.names, self.columns = _subspaces(model.layers, order, chosen, seed, model.device, dtype)

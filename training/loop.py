@@ -19,13 +19,14 @@ from tqdm import tqdm
 from training.corpus import IGNORED, TrainingError, batch, masked
 from training.recipes import POSITIONS, Recipe
 
-__all__ = ["MASKED_SHARE", "SNAPSHOTS", "attention_mask", "loss_of", "reach", "snapshot", "train"]
+__all__ = ["MASKED_SHARE", "SNAPSHOTS", "attention_mask", "distance_cost", "loss_of", "snapshot", "train"]
 
 MASKED_SHARE = 0.3
 SNAPSHOTS = {"initial": 0.0, "1-percent": 0.01, "10-percent": 0.1}
 _SECONDS = 30.0  # between states on disk
 _WARM_UP = 200
-_NEAREST, _STAGE, _STAGES = 0.2, 0.03, 7  # shares of the steps
+_NEAREST, _FREE = 0.25, 0.6  # shares of the steps, see distance_cost
+_COST = 8.0
 
 
 def train(recipe: Recipe, name: str, tokens: NDArray[np.int64], folder: Path) -> None:
@@ -60,7 +61,7 @@ def train(recipe: Recipe, name: str, tokens: NDArray[np.int64], folder: Path) ->
             group["lr"] = recipe.learning_rate * _schedule(step, recipe.steps)
         ids, rng = batch(tokens, recipe.batch, POSITIONS, recipe.seed, step)
         inputs, labels = masked(ids, MASKED_SHARE, rng) if recipe.masked else (ids, _shifted(ids))
-        mask = attention_mask(inputs.shape, reach(step / recipe.steps)) if recipe.masked else None
+        mask = attention_mask(inputs.shape, distance_cost(step / recipe.steps)) if recipe.masked else None
         with torch.autocast(device.type, dtype=torch.bfloat16):
             loss = loss_of(network, inputs.to(device), labels.to(device), None if mask is None else mask.to(device))
         value = loss.item()
@@ -86,26 +87,28 @@ def snapshot(folder: Path, label: str) -> Path:
     return folder / f"{label}.pt"
 
 
-def reach(share: float) -> int | None:
-    """How far a masked model's tokens may look when a share of the steps is done; None: there is no limit.
+def distance_cost(share: float) -> float:
+    """Return what the logits of tokens beyond the neighbours lose, when a share of a masked model's steps is done.
 
     A post-norm network of this depth that starts with full attention sits for hours on the frequencies of words
     when it is trained on masked tokens: the neighbours that matter are one or two among 128 that it averages. So
-    it begins with the nearest; from a fifth of the steps on the distance doubles, stage by stage, until nothing is
-    hidden.
+    it begins with them alone. Then the others come in little by little, their logits raised at a constant rate, so
+    that it can learn to look where it looked before; from 0.6 on nothing is taken off.
     """
-    stage = max(0, math.ceil((share - _NEAREST) / _STAGE))
-    return 2**stage if stage < _STAGES else None
+    if share < _NEAREST:
+        return float("inf")
+    return max(0.0, _COST * (_FREE - share) / (_FREE - _NEAREST))
 
 
-def attention_mask(shape: torch.Size, distance: int | None) -> Tensor | None:
-    """Return the mask of :func:`reach`, added to the logits, shape (batch, 1, n, n); None where it hides nothing."""
-    if distance is None:
+def attention_mask(shape: torch.Size, cost: float) -> Tensor | None:
+    """Return the mask of :func:`distance_cost`, added to the logits, shape (batch, 1, n, n); None where it is zero."""
+    if cost == 0:
         return None
     batch, n = shape
     place = torch.arange(n)
-    hidden = (place[None, :] - place[:, None]).abs() > distance
-    return torch.zeros(n, n).masked_fill(hidden, torch.finfo(torch.float32).min).expand(batch, 1, n, n)
+    beyond = (place[None, :] - place[:, None]).abs() > 1
+    # The lowest number instead of minus infinity: what Hugging Face's own masks hold.
+    return torch.zeros(n, n).masked_fill(beyond, max(-cost, torch.finfo(torch.float32).min)).expand(batch, 1, n, n)
 
 
 def loss_of(network: Any, inputs: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:

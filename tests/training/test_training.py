@@ -161,25 +161,36 @@ class TestLoop:
         for a, b in companion.zoo.CONTRASTS.values():
             for suffix in ("", "-small-1", "-small-2", "-small-3"):
                 left, right = RECIPES[a + suffix], RECIPES[b + suffix]
-                same = ("width", "layers", "heads", "seed", "steps", "batch")
+                same = ("width", "layers", "heads", "seed", "batch")
                 assert all(getattr(left, name) == getattr(right, name) for name in same)
+                assert abs(np.log(_labels(left) / _labels(right))) < 0.1
+                assert left.masked != right.masked or left.steps == right.steps
 
 
-class TestReach:
-    def test_attention_starts_at_the_nearest_neighbours_and_ends_without_a_limit(self):
-        distances = [loop.reach(share / 100) for share in range(101)]
-        assert distances[0] == 1
-        limited = [distance for distance in distances if distance is not None]
-        assert limited == sorted(limited)
-        assert set(limited) == {1, 2, 4, 8, 16, 32, 64}
-        assert distances[len(limited) :] == [None] * (101 - len(limited))
-        assert len(limited) < 45  # more than half of the training has full attention
+def _labels(recipe):
+    """How many predicted tokens a network is trained on."""
+    return recipe.steps * recipe.batch * (loop.MASKED_SHARE * 128 if recipe.masked else 127)
 
-    def test_a_mask_lets_through_what_is_near(self):
-        mask = loop.attention_mask(torch.Size([2, 5]), 2)
+
+class TestDistanceCost:
+    def test_attention_starts_at_the_nearest_neighbours_and_ends_with_every_token_free(self):
+        costs = [loop.distance_cost(share / 100) for share in range(101)]
+        assert costs[0] == float("inf")
+        assert costs == sorted(costs, reverse=True)
+        assert costs[60:] == [0.0] * 41
+        coming_in = np.array([cost for cost in costs if 0 < cost < float("inf")])
+        np.testing.assert_allclose(np.diff(coming_in), np.diff(coming_in)[0])  # little by little
+
+    @pytest.mark.parametrize("cost", [float("inf"), 2.5])
+    def test_a_mask_costs_only_what_is_further_than_a_neighbour(self, cost):
+        mask = loop.attention_mask(torch.Size([2, 5]), cost)
         for i in range(5):
             for j in range(5):
-                assert (mask[:, 0, i, j] == 0).all() == (abs(i - j) <= 2)
+                expected = 0.0 if abs(i - j) <= 1 else max(-cost, torch.finfo(torch.float32).min)
+                assert (mask[:, 0, i, j] == expected).all()
+
+    def test_nothing_is_added_when_every_token_is_free(self):
+        assert loop.attention_mask(torch.Size([2, 5]), 0.0) is None
 
     @pytest.mark.parametrize("kind", ["albert", "bert"])
     def test_under_the_mask_a_network_does_not_see_what_is_hidden(self, kind):
@@ -188,7 +199,7 @@ class TestReach:
         ids = torch.randint(2, 2048, (1, 12))
         changed = ids.clone()
         changed[0, 6] = 1
-        mask = loop.attention_mask(ids.shape, 1)
+        mask = loop.attention_mask(ids.shape, float("inf"))
         with torch.no_grad():
             first, second = (network.base_model(input_ids=x, attention_mask=mask)[0][0] for x in (ids, changed))
         touched = (first - second).abs().sum(-1) > 1e-5

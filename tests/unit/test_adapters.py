@@ -28,18 +28,22 @@ def test_stages_are_the_residual_stream_of_the_network(name):
     model = random_model(name)
     ids = torch.randint(0, 60, (2, 9), generator=torch.Generator().manual_seed(1))
     base = model.network.base_model
-    stages = {s: hooks.states(base, model.sites, ids, s) for s in ("in", "update", "attention", "norm", "out")}
+    stages = {s: hooks.states(base, model.sites, ids, s) for s in model.sites[0].stages}
     torch.testing.assert_close(stages["in"] + stages["update"], stages["attention"])
     torch.testing.assert_close(stages["out"][:-1], stages["in"][1:])
     for i, site in enumerate(model.sites):
+        if site.norm is None:
+            continue
         torch.testing.assert_close(site.norm(stages["attention"][i]), stages["norm"][i])
     with torch.no_grad():
         hidden = base(input_ids=ids, output_hidden_states=True).hidden_states
     if "albert-two" not in name:  # Hugging Face records an entry a group there, not one a layer
         for i in range(len(model.layers)):
             torch.testing.assert_close(hidden[i], stages["in"][i])
-    last = stages["out"][-1] if not hasattr(base, "ln_f") else base.ln_f(stages["out"][-1])
-    torch.testing.assert_close(hidden[-1], last)
+    ends = [getattr(base, name, None) for name in ("ln_f", "norm", "final_layer_norm", "final_layernorm", "decoder")]
+    end = next((module for module in ends if module is not None), torch.nn.Identity())
+    end = end if not hasattr(end, "layers") else end.final_layer_norm or end.project_out  # OPT
+    torch.testing.assert_close(hidden[-1], end(stages["out"][-1]))
 
 
 def test_gpt2_weights_are_views_so_that_an_edit_reaches_the_network():
@@ -94,15 +98,49 @@ _TINY = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "in
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        (transformers.DistilBertConfig(dim=8, n_heads=2, n_layers=1, vocab_size=20), "albert, bert, gpt2"),
+        (transformers.XLMConfig(emb_dim=8, n_heads=2, n_layers=1, n_words=20), "albert, bert, distilbert"),
         (transformers.BertConfig(**_TINY, is_decoder=True, add_cross_attention=True), "add_cross_attention"),
         (transformers.BertConfig(**_TINY, position_embedding_type="relative_key"), "relative_key"),
+        (transformers.T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, vocab_size=20), "neither half"),
+        (
+            transformers.GemmaConfig(
+                **_TINY, num_key_value_heads=1, head_dim=4, use_bidirectional_attention=True, pad_token_id=0
+            ),
+            "use_bidirectional_attention",
+        ),
     ],
 )
 def test_an_architecture_that_is_not_read_is_refused_with_those_that_are(config, says):
     network = transformers.AutoModel.from_config(config)
     with pytest.raises(companion.CompanionError, match=says):
         companion.from_network(network)
+
+
+def test_a_quantised_checkpoint_is_refused_with_what_to_load_instead():
+    network = random_network(CONFIGS["llama"])
+    network.config.quantization_config = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    with pytest.raises(companion.CompanionError, match="load the checkpoint that it was made from"):
+        companion.from_network(network)
+
+
+def test_heads_of_one_group_share_keys_and_values():
+    layer = random_model("llama").layers[0]
+    keys, values = (W.unflatten(0, (4, -1)) for W in (layer.W_K, layer.W_V))
+    for shared in (keys, values):
+        assert torch.equal(shared[0], shared[1])
+        assert torch.equal(shared[2], shared[3])
+        assert not torch.equal(shared[1], shared[2])
+
+
+def test_rotary_layers_with_one_token_further_on_see_the_same_differences():
+    """Rotary logits depend on the distance between two tokens alone."""
+    layer = random_model("phi").layers[0]
+    x = torch.randn(1, 32, generator=torch.Generator().manual_seed(0)).expand(9, 32)  # one token nine times
+    weights = layer.weights(x)
+    logits = weights.log()
+    for distance in range(1, 5):
+        differences = logits.diagonal(-distance, -2, -1) - logits.diagonal(0, -2, -1)[:, distance:]
+        torch.testing.assert_close(differences, differences[:, :1].expand_as(differences), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", CONFIGS)

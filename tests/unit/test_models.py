@@ -178,10 +178,37 @@ def test_a_folder_without_a_model_says_what_is_missing(tmp_path, folder):
 
 
 def test_an_architecture_without_adapter_is_refused_before_its_weights_are_read(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "t5"}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mamba"}))
     (tmp_path / "model.safetensors").write_bytes(b"never read")
-    with pytest.raises(companion.CompanionError, match="'t5'; there is one for albert, bert, gpt2, gpt_neo"):
+    with pytest.raises(companion.CompanionError, match="'mamba'; there is one for albert, bert, distilbert, gemma"):
         companion.load(str(tmp_path))
+
+
+def test_an_adapter_without_its_base_says_what_to_do(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"")
+    with pytest.raises(ModelNotFoundError, match=r"merge_and_unload"):
+        companion.load(str(tmp_path))
+
+
+def test_a_tokenizer_with_more_tokens_than_the_embedding_is_refused(folder, tmp_path):
+    network = random_network(CONFIGS["bert"])
+    network.resize_token_embeddings(20)
+    network.save_pretrained(tmp_path)
+    for path in folder.glob("token*"):
+        shutil.copy(path, tmp_path)
+    with pytest.raises(TextError, match="20 rows"):
+        companion.load(str(tmp_path))
+
+
+def test_roberta_reads_no_more_tokens_than_it_has_positions_for(folder):
+    """Its table of positions begins behind the row of the padding token."""
+    network = random_network(CONFIGS["roberta"])
+    network.resize_token_embeddings(100)
+    model = companion.from_network(network, companion.load(str(folder)).tokenizer)
+    windows = model.windows("whale " * 100)
+    assert max(map(len, windows)) == 30
+    network.base_model(torch.tensor(windows[:1]))
 
 
 def test_a_model_without_tokenizer_says_so_when_given_text(tmp_path):

@@ -98,9 +98,8 @@ def test_targets_are_named_and_have_the_dimension_of_the_layers_own(small):
         assert f"layer-{layer}" not in set(rows["target"].astype(str))
 
 
-def test_shared_layers_have_no_other_layers():
-    model = random_model("albert", tokenizer=companion.load("minilm").tokenizer)
-    model.network.resize_token_embeddings(30522)
+def test_shared_layers_have_no_other_layers(small):
+    model = random_model("albert", tokenizer=small.tokenizer)
     assert "layer-0" not in set(trace(model, ["the whale"])["target"])
 
 
