@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import scipy.linalg
 import torch
+from scipy.spatial.transform import Rotation
 from torch import Tensor
 
 from companion.errors import LayerError
 from companion.layers import AttentionLayer, Mask
 
-__all__ = ["layer_with", "matrix_with"]
+__all__ = ["layer_with", "matrix_with", "sphere_layer"]
 
 
 def matrix_with(leading: Sequence[complex], d: int, bulk: float = 0.5, shear: float = 0.0, seed: int = 0) -> Tensor:
@@ -77,3 +78,47 @@ def layer_with(
     generator = torch.Generator().manual_seed(seed)
     W_Q, W_K, W_V = (torch.randn(d, d, generator=generator, dtype=F.dtype) / d**0.5 for _ in range(3))
     return AttentionLayer(W_Q, W_K, W_V, F @ torch.linalg.inv(W_V), n_heads=n_heads, mask=mask, window=window)
+
+
+def sphere_layer(
+    gap: float, angle: float = 0.0, n_heads: int = 1, temperature: float = 1.0, mask: Mask = "full"
+) -> AttentionLayer:
+    r"""Return the layer of the book's interactive sphere: three dimensions, one number for each thing to change.
+
+    :math:`I + F` is twice a rotation by ``angle`` in the first two coordinates and :math:`2 - \text{gap}` on the
+    third; without an angle it is 2 on the first coordinate alone. Head h compares a token with others that are
+    turned about :math:`(1, 1, 1)` by h of ``n_heads`` equal parts of a full turn, divides by the temperature, and
+    moves by an equal share of F.
+
+    Parameters
+    ----------
+    gap : float
+        Spectral gap in the order "residual", 0 to 2.
+    angle : float
+        Argument of :math:`1 + \lambda_1`, in radians; 0 for a real leading eigenvalue.
+    n_heads : int
+        Number of heads.
+    temperature : float
+        Divides the logits.
+    mask : {"full", "causal"}
+        What a token sees.
+    """
+    eye = torch.eye(3, dtype=torch.float64)
+    grown = (2 - gap) * eye
+    if angle:
+        cos, sin = np.cos(angle), np.sin(angle)
+        grown[:2, :2] = 2 * torch.tensor([[cos, -sin], [sin, cos]], dtype=torch.float64)
+    else:
+        grown[0, 0] = 2.0
+    axis = np.ones(3) / 3**0.5
+    turns = [Rotation.from_rotvec(2 * np.pi * h / n_heads * axis).as_matrix() for h in range(n_heads)]
+    F = grown - eye
+    return AttentionLayer(
+        W_Q=torch.cat([eye] * n_heads),
+        W_K=torch.cat([torch.tensor(turn, dtype=torch.float64) for turn in turns]),
+        W_V=torch.cat([eye] * n_heads),
+        W_O=torch.cat([F / n_heads] * n_heads, dim=1),
+        n_heads=n_heads,
+        scale=1 / temperature,
+        mask=mask,
+    )

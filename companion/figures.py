@@ -21,7 +21,7 @@ from matplotlib.ticker import MaxNLocator
 
 from companion.errors import CompanionError
 
-__all__ = ["Picture", "eigenvalues", "layers_against_layers", "lines", "paths", "tilts"]
+__all__ = ["Picture", "eigenvalues", "layers_against_layers", "lines", "paths", "spheres", "tilts"]
 
 _THEME: Any = {
     "axes.spines.right": False,
@@ -221,6 +221,46 @@ def paths(table: pd.DataFrame, labels: tuple[str, str]) -> Picture:
         f"{labels[1]}. Mean distance from the origin: {first:.2f} at the start, {last:.2f} at the end."
     )
     return Picture(figure, alt, table)
+
+
+def spheres(table: pd.DataFrame) -> Picture:
+    """Draw paths on the unit sphere, one sphere for each value of the column state, from dots to crosses.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Columns state, layer, token, x, y, z.
+    """
+    _require(table, ["state", "layer", "token", "x", "y", "z"])
+    names = list(dict.fromkeys(table["state"]))
+    turns = np.linspace(0, 2 * np.pi, 61)
+    with mpl.rc_context(_THEME):
+        figure = Figure(figsize=(2.6 * len(names), 2.9))
+        for place, name in enumerate(names, start=1):
+            axes: Any = figure.add_subplot(1, len(names), place, projection="3d")
+            for height in (-0.6, 0.0, 0.6):
+                r = (1 - height**2) ** 0.5
+                axes.plot(r * np.cos(turns), r * np.sin(turns), height, color=_NULL, lw=0.4, alpha=0.6)
+            for turn in np.pi * np.arange(4) / 4:
+                circle = np.cos(turns)
+                axes.plot(circle * np.cos(turn), circle * np.sin(turn), np.sin(turns), color=_NULL, lw=0.4, alpha=0.6)
+            for token, rows in table[table["state"] == name].groupby("token"):
+                rows = rows.sort_values("layer")
+                colour = _COLOURS[int(token) % 10]
+                axes.plot(rows["x"], rows["y"], rows["z"], color=colour, lw=1)
+                for row, marker in ((rows.iloc[0], "o"), (rows.iloc[-1], "X")):
+                    axes.scatter(row["x"], row["y"], row["z"], color=colour, marker=marker, s=24, ec="black", lw=0.4)
+            axes.set(title=name, xlim=(-0.75, 0.75), ylim=(-0.75, 0.75), zlim=(-0.75, 0.75))
+            axes.set_box_aspect((1, 1, 1))
+            axes.set_axis_off()
+    last = table[table["layer"] == table["layer"].max()]
+    ends = []
+    for name in names:
+        x = last.loc[last["state"] == name, ["x", "y", "z"]].to_numpy()
+        cosines = (x @ x.T)[~np.eye(len(x), dtype=bool)]
+        ends.append(f"{name}: cosines between tokens from {cosines.min():.2f} to {cosines.max():.2f} at the end")
+    count, layers = table["token"].nunique(), int(table["layer"].max())
+    return Picture(figure, f"{count} tokens on a sphere over {layers} layers. {'; '.join(ends)}.", table)
 
 
 def layers_against_layers(table: pd.DataFrame, label: str) -> Picture:

@@ -1,4 +1,4 @@
-"""Sphinx extension: execute stale chapters before the book is read, list their provenance, ship MathJax."""
+"""Sphinx extension: execute stale chapters before the book is read, list their provenance, ship scripts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from importlib.metadata import files
 from pathlib import Path
 from typing import Any
 
+import bundle
 import runner
 from docutils import nodes
 from docutils.parsers.rst import Directive
@@ -70,6 +71,17 @@ def ship_mathjax(app: Sphinx, error: Exception | None) -> None:
         raise ExtensionError("sphinx-mathjax-offline holds no MathJax; reinstall it with `pip install -e .[book]`")
 
 
+def ship_plotly(app: Sphinx, error: Exception | None) -> None:
+    """Copy the interactive figures' library into the site; a page asks for it only where it has such a figure."""
+    if error or app.builder.format != "html":
+        return
+    try:
+        found = bundle.fetch(runner.ROOT / "book" / "_build" / "plotly")
+    except bundle.BundleError as problem:
+        raise ExtensionError(f"the interactive figures have no library: {problem}") from problem
+    shutil.copyfile(found, Path(app.outdir) / "_static" / bundle.NAME)
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Execute what is stale, now, before Sphinx looks for the pages."""
     try:
@@ -78,4 +90,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
         raise ExtensionError(str(error)) from error
     app.add_directive("provenance", ProvenanceDirective)
     app.connect("build-finished", ship_mathjax)
+    app.connect("build-finished", ship_plotly)
     return {"parallel_read_safe": True}

@@ -20,6 +20,13 @@ TILT = pd.DataFrame(
 EIGEN = pd.DataFrame({"real": [1.0, -0.5, 0.1], "imag": [0.0, 0.5, 0.2], "leads": ["residual", "", "modulus"]})
 PATHS = pd.DataFrame({"x": np.cos(range(6)), "y": np.sin(range(6)), "step": [0, 1, 2] * 2, "path": [0] * 3 + [1] * 3})
 MATRIX = pd.DataFrame({"layer": [0, 0, 1, 1], "eigenspace": [0, 1, 0, 1], "value": [0.3, 0.1, 0.2, 0.5]})
+_ANGLES = np.linspace(0, 1, 12).reshape(2, 2, 3)  # state, token, layer
+SPHERES = pd.DataFrame(
+    [
+        {"state": f"state {s}", "token": t, "layer": m, "x": np.cos(a), "y": np.sin(a), "z": 0.0}
+        for (s, t, m), a in np.ndenumerate(_ANGLES)
+    ]
+)
 
 DRAW = {
     "lines": lambda: figures.lines(
@@ -30,6 +37,7 @@ DRAW = {
     "rho": lambda: figures.tilts(TILT, "rho"),
     "eigenvalues": lambda: figures.eigenvalues(EIGEN, "title"),
     "paths": lambda: figures.paths(PATHS, ("a", "b")),
+    "spheres": lambda: figures.spheres(SPHERES),
     "matrix": lambda: figures.layers_against_layers(MATRIX, "γ"),
 }
 
@@ -47,6 +55,9 @@ def test_a_picture_is_valid_svg_with_alt_text_and_the_same_twice(name):
 def test_the_alt_text_holds_the_numbers_that_are_drawn():
     assert "own: from 0.1 at 0 to 0.9 at 2" in DRAW["lines"]().alt
     assert "0.40, 0.60" in DRAW["rho"]().alt
+    first, second = (np.cos(angles[1, 2] - angles[0, 2]) for angles in _ANGLES)
+    assert f"state 0: cosines between tokens from {first:.2f} to {first:.2f} at the end" in DRAW["spheres"]().alt
+    assert f"state 1: cosines between tokens from {second:.2f}" in DRAW["spheres"]().alt
     assert "0.400 on the diagonal on average, 0.150 elsewhere" in DRAW["matrix"]().alt
 
 
@@ -58,8 +69,11 @@ def test_series_differ_by_more_than_colour():
 
 
 def test_axes_are_labelled():
-    for draw in DRAW.values():
+    for name, draw in DRAW.items():
         axes = draw().figure.axes[0]
+        if name == "spheres":  # a globe has no axes; each has a title instead
+            assert axes.get_title()
+            continue
         assert axes.get_xlabel() and axes.get_ylabel()
 
 
