@@ -45,5 +45,5 @@ def test_a_file_that_was_changed_on_disk_is_fetched_again(registry, tmp_path):
 @pytest.mark.parametrize("content", [None, b"no archive"])
 def test_a_registry_that_does_not_deliver_is_named(registry, tmp_path, content):
     registry.unlink() if content is None else registry.write_bytes(content)
-    with pytest.raises(bundle.BundleError, match="cannot be fetched.*go online once"):
+    with pytest.raises(bundle.BundleError, match=r"cannot be fetched.*go online once"):
         bundle.fetch(tmp_path / "kept")
