@@ -5,12 +5,16 @@ arXiv:2605.25619).
 """
 
 from companion import data, examples, figures, hooks, zoo
-from companion.alignment import alignment, excess, tilt
+from companion.ablation import ablated
+from companion.alignment import alignment, excess, tilt, turns
 from companion.dynamics import angles, clusters, consensus, orbit, plane_coordinates, power_step
 from companion.errors import CompanionError
 from companion.layers import AttentionLayer
 from companion.limits import affine_limit, layers_to_align, tilt_bound
 from companion.models import Model, from_network, load
+from companion.nulls import shuffled, twin
+from companion.scaling import norm_scaled
+from companion.significance import against_other_layers, against_random, holm
 from companion.similarity import similarity
 from companion.spectrum import Spectrum, chance_alignment, spectrum
 from companion.stability import (
@@ -32,7 +36,10 @@ __all__ = [
     "CompanionError",
     "Model",
     "Spectrum",
+    "ablated",
     "affine_limit",
+    "against_other_layers",
+    "against_random",
     "alignment",
     "angles",
     "bipartite_radius",
@@ -47,10 +54,12 @@ __all__ = [
     "from_network",
     "head_affinity",
     "heads_bipartite_radius",
+    "holm",
     "hooks",
     "jacobian_radius",
     "layers_to_align",
     "load",
+    "norm_scaled",
     "orbit",
     "over_texts",
     "plane_coordinates",
@@ -59,6 +68,7 @@ __all__ = [
     "reading",
     "rotation_angle",
     "share",
+    "shuffled",
     "similarity",
     "spectrum",
     "stability_radius",
@@ -67,5 +77,7 @@ __all__ = [
     "tilt",
     "tilt_bound",
     "trace",
+    "turns",
+    "twin",
     "zoo",
 ]

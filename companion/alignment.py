@@ -13,7 +13,7 @@ from torch import Tensor
 
 from companion.errors import CompanionError
 
-__all__ = ["alignment", "excess", "tilt"]
+__all__ = ["alignment", "by_target", "excess", "tilt", "turns"]
 
 
 def alignment(x: Tensor, basis: Tensor | NDArray[np.float64]) -> Tensor:
@@ -112,6 +112,54 @@ def excess(trace: pd.DataFrame, over: Literal["other", "random"], resamples: int
         draws = sums["own"].resampled(name, resamples, seed) - sums[kind].resampled(name, resamples, seed)
         rows[f"{name}_low"], rows[f"{name}_high"] = _interval(draws, sums["own"].texts)
     return pd.DataFrame(rows)
+
+
+def turns(trace: pd.DataFrame) -> pd.DataFrame:
+    r"""Split each layer's change of alignment into what attention, norms and feed-forward part do.
+
+    Along the stages of a layer the changes of :math:`\gamma` add up to the whole, exactly: attention (the residual sum
+    after it against ``in``), norm (after it), feed-forward (its sum), and the norm behind that. A pre-norm network's
+    norms do not touch the stream, so there attention and feed-forward part share the whole.
+
+    Parameters
+    ----------
+    trace : DataFrame
+        Table of :func:`companion.trace` by text, with the target "own".
+
+    Returns
+    -------
+    DataFrame
+        One row a text, layer and part: model, text, layer, part ("attention", "norm", "feed-forward", "second norm",
+        and "whole"), n (tokens), change (of the mean gamma over the text's tokens).
+
+    Raises
+    ------
+    CompanionError
+        If the trace lacks a stage, or holds no target "own".
+    """
+    own = trace[trace["target"].astype(str) == "own"]
+    if own.empty or "risen" not in own:
+        raise CompanionError("the trace holds no rows by text of the target 'own'")
+    gamma = own.assign(mean=own["gamma"] / own["n"]).pivot_table(
+        index=["model", "text", "layer", "n"], columns="stage", values="mean", observed=True
+    )
+    if "input_norm" in gamma:  # norms read the stream there and do not change it
+        chain = {"attention": "attention", "feed-forward": "out"}
+    elif "ffn" in gamma:
+        chain = {"attention": "attention", "norm": "norm", "feed-forward": "ffn", "second norm": "out"}
+    else:
+        chain = {"attention": "attention", "norm": "norm", "feed-forward": "out"}
+    before = gamma[["in", *chain.values()]].iloc[:, :-1].to_numpy()
+    parts = pd.DataFrame(gamma[list(chain.values())].to_numpy() - before, gamma.index, list(chain))
+    parts["whole"] = gamma["out"] - gamma["in"]
+    return parts.reset_index().melt(["model", "text", "layer", "n"], var_name="part", value_name="change")
+
+
+def by_target(trace: pd.DataFrame) -> pd.DataFrame:
+    """Return gamma and rho over all tokens at stage ``attention``, indexed by layer and target."""
+    after = trace[trace["stage"] == "attention"].astype({"target": str})
+    sums = after.groupby(["layer", "target"])[["gamma", "risen", "n"]].sum()
+    return pd.DataFrame({"gamma": sums["gamma"] / sums["n"], "rho": sums["risen"] / sums["n"]})
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,17 @@
 """What the real network does: readings of the residual stream at named stages, through module hooks.
 
-=============  ==========================================================================
+=============  ============================================================================================
 stage          reading, shape (batch, n, d_model) unless said otherwise
-=============  ==========================================================================
+=============  ============================================================================================
 ``in``         residual stream in front of the layer
 ``input_norm`` the same after the norm in front of the attention (pre-norm networks only)
 ``heads``      concatenated head outputs, (batch, n, n_heads * d_value)
 ``update``     what attention adds to the residual stream
 ``attention``  residual stream after the sum, before the norm that follows
 ``norm``       output of that norm (not where the feed-forward part runs beside the attention)
+``ffn``        residual stream after the feed-forward part's sum, before the norm behind it (post-norm networks only)
 ``out``        residual stream behind the layer, feed-forward network included
-=============  ==========================================================================
+=============  ============================================================================================
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ _READINGS = {
     "update": ("output", "output"),
     "attention": ("norm", "input"),
     "norm": ("norm", "output"),
+    "ffn": ("output_norm", "input"),
     "out": ("block", "output"),
 }
 

@@ -27,7 +27,7 @@ Mask = Literal["full", "causal", "local"]
 Attention = str | Tensor
 Rotation = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
-STAGES = ("in", "input_norm", "heads", "update", "attention", "norm", "out")
+STAGES = ("in", "input_norm", "heads", "update", "attention", "norm", "ffn", "out")
 
 _MASKS = ("full", "causal", "local")
 _MATRICES = ("W_Q", "W_K", "W_V", "W_O")
@@ -223,6 +223,10 @@ class Site:
         the attention leaves none.
     input_norm : Module or None
         The norm in front of the attention (pre-norm networks).
+    feed_forward : Module or None
+        The module whose output the feed-forward part adds to the residual stream.
+    output_norm : Module or None
+        The norm behind that sum (post-norm networks).
     keywords : callable
         What the block needs beside tokens and mask, as keyword arguments, for tokens (batch, n, d_model).
     """
@@ -232,14 +236,15 @@ class Site:
     output: nn.Module
     norm: nn.Module | None
     input_norm: nn.Module | None = None
+    feed_forward: nn.Module | None = None
+    output_norm: nn.Module | None = None
     keywords: Callable[[Tensor], dict[str, Any]] = lambda _: {}
 
     @property
     def stages(self) -> tuple[str, ...]:
         """The stages of :mod:`companion.hooks` that this layer has."""
-        missing = {"norm"} if self.norm is None else set()
-        missing |= {"input_norm"} if self.input_norm is None else set()
-        return tuple(stage for stage in STAGES if stage not in missing)
+        norms = {"input_norm": self.input_norm, "norm": self.norm, "ffn": self.output_norm}
+        return tuple(stage for stage in STAGES if stage not in norms or norms[stage] is not None)
 
 
 def layer_matrix(layer: AttentionLayer) -> Tensor:

@@ -22,8 +22,7 @@ __all__ = ["Reducer", "Target", "Window", "trace"]
 
 Target = Literal["own", "random", "other"]
 _TARGETS = ("own", "random", "other")
-_RANDOM = 16
-_STAGES = ("in", "input_norm", "attention", "norm", "out")
+_STAGES = ("in", "input_norm", "attention", "norm", "ffn", "out")
 
 
 def trace(
@@ -35,6 +34,8 @@ def trace(
     batch_size: int = 8,
     seed: int = 0,
     progress: bool = False,
+    matrices: Sequence[Tensor] | None = None,
+    draws: int = 16,
 ) -> pd.DataFrame:
     r"""Follow the alignment of every token through the real network.
 
@@ -52,7 +53,7 @@ def trace(
     by : {"text", "token"}
         One row for each text, or for each token.
     targets : {"own", "random", "other"} or several of these
-        Subspaces that tokens are measured against: the layer's own principal eigenspace; 16 random ones of
+        Subspaces that tokens are measured against: the layer's own principal eigenspace; random ones of
         the same dimension (``random-0`` ...); those of the other layers (``layer-0`` ..., layers with the
         same weights left out). All three by default, for ``by="token"`` only ``"own"``.
     batch_size : int
@@ -61,14 +62,19 @@ def trace(
         Of the random subspaces.
     progress : bool
         Whether to show a bar that counts texts.
+    matrices : sequence of Tensor, shape (d_model, d_model), or None
+        One matrix a layer whose principal eigenspace is the layer's own; the layer matrices by default. Others
+        are :func:`companion.norm_scaled`'s.
+    draws : int
+        Number of random subspaces.
 
     Returns
     -------
     DataFrame
         By text: model, layer, stage, target, text, n (tokens), gamma (sum over tokens), risen (tokens with
         gamma above their gamma at stage ``in``). By token: model, layer, stage, target, text, position,
-        token, gamma. Stages are ``in``, ``attention``, ``norm``, ``out`` and, for pre-norm networks,
-        ``input_norm`` (see :mod:`companion.hooks`).
+        token, gamma. Stages are ``in``, ``input_norm``, ``attention``, ``norm``, ``ffn`` and ``out``, as far as
+        the network has them (see :mod:`companion.hooks`).
 
     Raises
     ------
@@ -82,7 +88,11 @@ def trace(
     chosen = _chosen(targets, by)
     if batch_size < 1:
         raise CompanionError(f"batch_size={batch_size} must be at least 1")
-    reducer = Reducer(model, order, chosen, seed, tokens=by == "token")
+    if draws < 1:
+        raise CompanionError(f"draws={draws} must be at least 1")
+    if matrices is not None and len(matrices) != len(model.layers):
+        raise CompanionError(f"{len(matrices)} matrices do not fit {len(model.layers)} layers; give one a layer")
+    reducer = Reducer(model, order, chosen, seed, by == "token", matrices, draws)
     if progress and not isinstance(texts, str):
         texts = tqdm(texts, desc=f"trace {model.name}", unit=" texts")
     base = model.network.base_model
@@ -120,12 +130,23 @@ class Reducer:
     ``start`` a batch, let the hooks call ``see``, ``finish`` the batch; at the end take a table.
     """
 
-    def __init__(self, model: Any, order: Order, chosen: Sequence[str], seed: int, tokens: bool) -> None:
+    def __init__(
+        self,
+        model: Any,
+        order: Order,
+        chosen: Sequence[str],
+        seed: int,
+        tokens: bool,
+        matrices: Sequence[Tensor] | None = None,
+        draws: int = 16,
+    ) -> None:
         self.model = model
         self.stages = [stage for stage in _STAGES if stage in model.sites[0].stages]
         # Half precision is too coarse to sum in; wider readings are used as they are.
         dtype = torch.promote_types(model.network.dtype, torch.float32)
-        self.names, self.columns = _subspaces(model.layers, order, chosen, seed, model.device, dtype)
+        self.names, self.columns = _subspaces(
+            model.layers if matrices is None else matrices, order, chosen, seed, draws, model.device, dtype
+        )
         self.by_token = tokens
         self.lengths: dict[int, int] = {}
         self.sums: dict[int, NDArray[np.float64]] = {}
@@ -233,34 +254,39 @@ def _chosen(targets: Target | Sequence[Target] | None, by: str) -> tuple[str, ..
 
 
 def _subspaces(
-    layers: Sequence[AttentionLayer],
+    sources: Sequence[AttentionLayer] | Sequence[Tensor],
     order: Order,
     chosen: Sequence[str],
     seed: int,
+    draws: int,
     device: torch.device,
     dtype: torch.dtype,
 ) -> tuple[list[list[str]], list[Tensor]]:
     """Names of each layer's targets, and their bases side by side: (d, targets * width), zero-padded."""
-    first = {id(layer): i for i, layer in reversed(list(enumerate(layers)))}
-    own = {key: spectrum(layer_matrix(layers[i]), order=order).basis for key, i in first.items()}
+    first = {id(source): i for i, source in reversed(list(enumerate(sources)))}
+    own = {key: spectrum(_matrix(sources[i]), order=order).basis for key, i in first.items()}
     names, columns = [], []
-    for index, layer in enumerate(layers):
-        d, dimension = own[id(layer)].shape
+    for index, source in enumerate(sources):
+        d, dimension = own[id(source)].shape
         bases: dict[str, NDArray[np.float64]] = {}
         if "own" in chosen:
-            bases["own"] = own[id(layer)]
+            bases["own"] = own[id(source)]
         if "random" in chosen:
-            draws = random_subspaces(d, dimension, _RANDOM, seed=seed + 1000 * index)
-            bases.update({f"random-{i}": draw for i, draw in enumerate(draws)})
+            found = random_subspaces(d, dimension, draws, seed=seed + 1000 * index)
+            bases.update({f"random-{i}": draw for i, draw in enumerate(found)})
         if "other" in chosen:
             bases.update(
-                {f"layer-{i}": own[key] for key, i in sorted(first.items(), key=lambda e: e[1]) if key != id(layer)}
+                {f"layer-{i}": own[key] for key, i in sorted(first.items(), key=lambda e: e[1]) if key != id(source)}
             )
         width = max((basis.shape[1] for basis in bases.values()), default=1)
         wide = [np.pad(basis, ((0, 0), (0, width - basis.shape[1]))) for basis in bases.values()]
         names.append(list(bases))
         columns.append(torch.as_tensor(np.hstack(wide) if wide else np.zeros((d, 0)), dtype=dtype, device=device))
     return names, columns
+
+
+def _matrix(source: AttentionLayer | Tensor) -> Tensor:
+    return source if isinstance(source, Tensor) else layer_matrix(source)
 
 
 def _batches(windows: Iterator[Window], size: int) -> Iterator[list[Window]]:

@@ -28,7 +28,7 @@ def gpt2(network: Any) -> list[Site]:
             mask="causal",
             gain=block.ln_1.weight.detach(),
         )
-        sites.append(Site(layer, block, output=block.attn.c_proj, norm=block.ln_2, input_norm=block.ln_1))
+        sites.append(Site(layer, block, block.attn.c_proj, block.ln_2, block.ln_1, feed_forward=block.mlp))
     return sites
 
 
@@ -45,7 +45,7 @@ def gpt_neo(network: Any) -> list[Site]:
             window=network.config.window_size if kind == "local" else None,
             gain=block.ln_1.weight.detach(),
         )
-        sites.append(Site(layer, block, output=attention.out_proj, norm=block.ln_2, input_norm=block.ln_1))
+        sites.append(Site(layer, block, attention.out_proj, block.ln_2, block.ln_1, feed_forward=block.mlp))
     return sites
 
 
@@ -73,7 +73,15 @@ def gpt_neox(network: Any) -> list[Site]:
         )
         norm = None if config.use_parallel_residual else block.post_attention_layernorm
         sites.append(
-            Site(layer, block, dense, norm, block.input_layernorm, keywords=positions(network.base_model.rotary_emb))
+            Site(
+                layer,
+                block,
+                output=dense,
+                norm=norm,
+                input_norm=block.input_layernorm,
+                feed_forward=block.mlp,
+                keywords=positions(network.base_model.rotary_emb),
+            )
         )
     return sites
 
@@ -104,6 +112,7 @@ def llama(network: Any) -> list[Site]:
                 output=attention.o_proj,
                 norm=block.post_attention_layernorm,
                 input_norm=block.input_layernorm,
+                feed_forward=block.mlp,
                 keywords=positions(network.base_model.rotary_emb),
             )
         )
@@ -136,6 +145,7 @@ def phi(network: Any) -> list[Site]:
                 output=attention.dense,
                 norm=None,
                 input_norm=block.input_layernorm,
+                feed_forward=block.mlp,
                 keywords=positions(network.base_model.rotary_emb),
             )
         )
@@ -145,8 +155,7 @@ def phi(network: Any) -> list[Site]:
 def opt(network: Any) -> list[Site]:
     """OPT: pre-norm, but for the 350M model, which is post-norm.
 
-    The pre-norm ones put all texts of a batch into one row of tokens in front of the second norm, so that norm
-    has no reading of its own.
+    Both put all texts of a batch into one row of tokens for the feed-forward part, so its norm has no reading.
     """
     config = network.config
     sites = []
@@ -167,6 +176,7 @@ def opt(network: Any) -> list[Site]:
                 output=attention.out_proj,
                 norm=None if before else norm,
                 input_norm=norm if before else None,
+                feed_forward=block.fc2,
             )
         )
     return sites

@@ -20,7 +20,16 @@ def bert(network: Any) -> list[Site]:
             scale=attention.self.scaling,
             mask=mask,
         )
-        sites.append(Site(layer, block, output=attention.output.dense, norm=attention.output.LayerNorm))
+        sites.append(
+            Site(
+                layer,
+                block,
+                output=attention.output.dense,
+                norm=attention.output.LayerNorm,
+                feed_forward=block.output.dense,
+                output_norm=block.output.LayerNorm,
+            )
+        )
     return sites
 
 
@@ -42,7 +51,14 @@ def _albert_site(block: Any, n_heads: int) -> Site:
         n_heads=n_heads,
         scale=attention.scaling,
     )
-    return Site(layer, block, output=attention.dense, norm=attention.LayerNorm)
+    return Site(
+        layer,
+        block,
+        output=attention.dense,
+        norm=attention.LayerNorm,
+        feed_forward=block.ffn_output,
+        output_norm=block.full_layer_layer_norm,
+    )
 
 
 def distilbert(network: Any) -> list[Site]:
@@ -55,5 +71,14 @@ def distilbert(network: Any) -> list[Site]:
             n_heads=network.config.n_heads,
             scale=attention.scaling,
         )
-        sites.append(Site(layer, block, output=attention.out_lin, norm=block.sa_layer_norm))
+        sites.append(
+            Site(
+                layer,
+                block,
+                output=attention.out_lin,
+                norm=block.sa_layer_norm,
+                feed_forward=block.ffn,
+                output_norm=block.output_layer_norm,
+            )
+        )
     return sites

@@ -47,7 +47,7 @@ def test_sums_and_risen_counts_are_those_of_kept_hidden_states(request, which, o
     model = request.getfixturevalue(which)
     table = trace(model, TEXTS, order=order, targets="own").set_index(["layer", "stage", "text"])
     assert set(table.index.unique("stage")) == {"in", "attention", "norm", "out"} | (
-        {"input_norm"} if which == "decoder" else set()
+        {"input_norm"} if which == "decoder" else {"ffn"}
     )
     for (layer, stage, text), row in table.iterrows():
         basis = spectrum(model.layers[layer].F, order=order).basis
@@ -119,7 +119,7 @@ def test_a_trace_keeps_no_hidden_state(small, monkeypatch):
 
     monkeypatch.setattr("companion.tracing.Reducer.see", watched)
     trace(small, [f"whale {letter}" for letter in "abcdefgh" * 10], batch_size=1)
-    assert len(readings) == 80 * 3 * 4
+    assert len(readings) == 80 * 3 * 5
     assert max(alive) <= 6
     assert not any(reading() is not None for reading in readings)
 
@@ -246,3 +246,28 @@ def test_an_undetermined_eigenspace_stops_a_trace(small):
     )
     with pytest.raises(companion.CompanionError, match="not determined"):
         trace(broken, ["whale"])
+
+
+def test_other_matrices_take_the_place_of_the_layers_own(small):
+    d = small.layers[0].d_model
+    matrices = [torch.diag(torch.arange(d, dtype=torch.float64).roll(i)) for i in range(len(small.layers))]
+    table = trace(small, TEXTS, targets="own", matrices=matrices).set_index(["layer", "stage", "text"])
+    for (layer, stage, text), row in table.iterrows():
+        basis = spectrum(matrices[layer]).basis
+        assert row["gamma"] == pytest.approx(float(by_hand(small, TEXTS[text], stage, layer, basis).sum()), abs=1e-5)
+
+
+def test_matrices_and_draws_that_do_not_fit_are_refused(small):
+    with pytest.raises(companion.CompanionError, match="1 matrices do not fit 3 layers"):
+        trace(small, TEXTS, matrices=[small.layers[0].F])
+    with pytest.raises(companion.CompanionError, match="draws=0"):
+        trace(small, TEXTS, draws=0)
+
+
+def test_more_draws_keep_the_first_ones(small):
+    few, many = (trace(small, TEXTS, targets="random", draws=draws) for draws in (3, 9))
+    keys = ["layer", "stage", "target", "text"]
+    assert many["target"].nunique() == 9
+    joined = few.merge(many.astype({"target": str}), on=keys, suffixes=("_few", "_many"))
+    assert len(joined) == len(few)
+    np.testing.assert_allclose(joined["gamma_few"], joined["gamma_many"], atol=1e-5)
