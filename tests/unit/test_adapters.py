@@ -78,16 +78,14 @@ def test_only_pre_norm_networks_have_a_gain():
 
 @pytest.mark.parametrize("wrong", ["transposed", "slice"])
 def test_the_self_check_catches_a_wrong_adapter(monkeypatch, wrong):
-    def adapter(network):
-        sites = right(network)
-        for site in sites:
-            layer = site.layer
-            W = layer.W_O.T.contiguous() if wrong == "transposed" else layer.W_K
-            object.__setattr__(layer, "W_O" if wrong == "transposed" else "W_V", W)
-        return sites
+    def site(network, block, index):
+        found = right.site(network, block, index)
+        W = found.layer.W_O.T.contiguous() if wrong == "transposed" else found.layer.W_K
+        object.__setattr__(found.layer, "W_O" if wrong == "transposed" else "W_V", W)
+        return found
 
     right = ADAPTERS["gpt2"]
-    monkeypatch.setitem(ADAPTERS, "gpt2", adapter)
+    monkeypatch.setitem(ADAPTERS, "gpt2", right._replace(site=site))
     with pytest.raises(companion.CompanionError, match="differs from the network's own attention"):
         random_model("gpt2")
 
