@@ -7,6 +7,7 @@ arXiv:2605.25619).
 from companion import data, examples, figures, hooks, zoo
 from companion.ablation import ablated
 from companion.alignment import alignment, excess, tilt, turns
+from companion.checkpoints import spectra
 from companion.dynamics import angles, clusters, consensus, orbit, plane_coordinates, power_step
 from companion.errors import CompanionError
 from companion.layers import AttentionLayer
@@ -70,6 +71,7 @@ __all__ = [
     "share",
     "shuffled",
     "similarity",
+    "spectra",
     "spectrum",
     "stability_radius",
     "steered",

@@ -161,7 +161,7 @@ def load(name: str, *, device: str | torch.device = "cpu", dtype: torch.dtype = 
     torch.Size([384, 384])
     """
     checkpoint = find(name)
-    config = _read_config(checkpoint)
+    config = read_config(checkpoint)
     check_supported(config)
     network = _read_network(checkpoint, config, dtype).to(device).requires_grad_(False)
     provenance = {
@@ -207,7 +207,8 @@ def _positions(network: Any) -> int:
     return positions if padding is None else positions - padding - 1
 
 
-def _read_config(checkpoint: Checkpoint) -> Any:
+def read_config(checkpoint: Checkpoint) -> Any:
+    """Read ``config.json`` as the configuration of its family."""
     try:
         entries = json.loads((checkpoint.folder / "config.json").read_text(encoding="utf-8"))
     except ValueError as error:
