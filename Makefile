@@ -12,7 +12,7 @@ SOURCES := $(shell find companion book notebooks -type f -not -path '*/_build/*'
 export PROFILE
 
 .DEFAULT_GOAL := help
-.PHONY: help install book test lint bench zoo evaluate readme clean
+.PHONY: help install book test lint bench zoo evaluate results import readme clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,13 @@ evaluate: $(VENV)/.installed  ## measure the zoo on a held-out book: make evalua
 	@test -n "$(CORPUS)" && test -n "$(BOOK)" || \
 		{ echo "say which texts: make evaluate CORPUS=folder BOOK=file"; exit 1; }
 	$(BIN)/python -m training evaluate "$(CORPUS)" --book "$(BOOK)"
+
+results: $(VENV)/.installed  ## pack what make book PROFILE=paper computed: make results RESULTS=file.zip
+	$(BIN)/python book/_ext/results.py pack "$(or $(RESULTS),results.zip)"
+
+import: $(VENV)/.installed  ## put such a file into the repository: make import RESULTS=file.zip
+	@test -n "$(RESULTS)" || { echo "say which file: make import RESULTS=file.zip"; exit 1; }
+	$(BIN)/python book/_ext/results.py unpack "$(RESULTS)"
 
 readme: $(SITE)  ## take the README's figure from the built book
 	$(BIN)/python book/_ext/readme.py

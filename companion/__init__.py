@@ -10,6 +10,7 @@ from companion.alignment import alignment, excess, tilt, turns
 from companion.checkpoints import spectra
 from companion.dynamics import angles, clusters, consensus, orbit, plane_coordinates, power_step
 from companion.errors import CompanionError
+from companion.fates import fates
 from companion.layers import AttentionLayer
 from companion.limits import affine_limit, layers_to_align, tilt_bound
 from companion.models import Model, from_network, load
@@ -27,16 +28,20 @@ from companion.stability import (
     rotation_angle,
     stability_radius,
 )
-from companion.statistics import over_texts, share
+from companion.statistics import over_texts, rank_correlation, share
 from companion.steering import cosines, reading, steered
+from companion.study import Study, studies, study, together
 from companion.survey import survey
 from companion.tracing import trace
+from companion.verdicts import Finding, findings
 
 __all__ = [
     "AttentionLayer",
     "CompanionError",
+    "Finding",
     "Model",
     "Spectrum",
+    "Study",
     "ablated",
     "affine_limit",
     "against_other_layers",
@@ -51,7 +56,9 @@ __all__ = [
     "data",
     "examples",
     "excess",
+    "fates",
     "figures",
+    "findings",
     "from_network",
     "head_affinity",
     "heads_bipartite_radius",
@@ -66,6 +73,7 @@ __all__ = [
     "plane_coordinates",
     "polygon_radius",
     "power_step",
+    "rank_correlation",
     "reading",
     "rotation_angle",
     "share",
@@ -75,9 +83,12 @@ __all__ = [
     "spectrum",
     "stability_radius",
     "steered",
+    "studies",
+    "study",
     "survey",
     "tilt",
     "tilt_bound",
+    "together",
     "trace",
     "turns",
     "twin",

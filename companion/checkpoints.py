@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from companion import kept
 from companion.adapters import ADAPTERS, check_supported
 from companion.errors import WeightsError
 from companion.layers import AttentionLayer, layer_matrix
@@ -42,7 +42,7 @@ def spectra(name: str, cache: Path | None = None, progress: bool = False) -> pd.
     name : str
         As for :func:`companion.load`.
     cache : Path or None
-        Folder to keep results in; by default ``companion`` in the user's cache folder (``XDG_CACHE_HOME``).
+        Folder to keep results in; by default that of :mod:`companion.kept`.
     progress : bool
         Whether to show a bar that counts layers.
 
@@ -63,7 +63,7 @@ def spectra(name: str, cache: Path | None = None, progress: bool = False) -> pd.
     1.238
     """
     checkpoint = find(name)
-    folder = cache or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "companion" / "spectra"
+    folder = cache or kept.folder("spectra")
     rows: list[dict[str, Any]] = []
     config = read_config(checkpoint)
     check_supported(config)
@@ -190,7 +190,7 @@ def _checksum(layer: AttentionLayer) -> str:
     digest = hashlib.sha256(f"rules {_RULES}".encode())
     for W in (layer.W_V, layer.W_O):
         digest.update(f"{W.dtype} {tuple(W.shape)}".encode())
-        digest.update(memoryview(W.detach().cpu().contiguous().view(torch.uint8).numpy()))
+        digest.update(W.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

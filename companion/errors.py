@@ -8,6 +8,7 @@ __all__ = [
     "SelfCheckError",
     "SpectrumError",
     "SteeringError",
+    "StudyError",
     "TextError",
     "UnsupportedModelError",
     "WeightsError",
@@ -52,3 +53,7 @@ class TextError(CompanionError):
 
 class SteeringError(CompanionError):
     """A direction, strength or reading that cannot steer."""
+
+
+class StudyError(CompanionError):
+    """A file of results that cannot be read, or that does not check out."""

@@ -21,7 +21,17 @@ from matplotlib.ticker import MaxNLocator
 
 from companion.errors import CompanionError
 
-__all__ = ["Picture", "eigenvalues", "layers_against_layers", "lines", "paths", "spheres", "tilts"]
+__all__ = [
+    "Picture",
+    "eigenvalues",
+    "intervals",
+    "layers_against_layers",
+    "lines",
+    "paths",
+    "points",
+    "spheres",
+    "tilts",
+]
 
 _THEME: Any = {
     "axes.spines.right": False,
@@ -124,6 +134,79 @@ def lines(
             axes.set_ylim(*ylim)
         _finish(axes, labels)
     return Picture(figure, _say_lines(table, x, y, hue, names, labels), table)
+
+
+def intervals(table: pd.DataFrame, y: str, hue: str, label: str, level: tuple[float, str] | None = None) -> Picture:
+    """Draw means with their intervals, one row for each value of ``y`` and a colour and marker for each of ``hue``.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Columns mean, low, high and the two named ones.
+    y, hue : str
+        Columns.
+    label : str
+        Label of the value axis, with its unit.
+    level : (float, str) or None
+        A vertical reference line and its name.
+    """
+    _require(table, [y, hue, "mean", "low", "high"])
+    rows, names = (list(dict.fromkeys(table[column].astype(str))) for column in (y, hue))
+    step = 0.7 / len(names)
+    with mpl.rc_context(_THEME):
+        figure, axes = _canvas((6.4, 1.2 + 0.3 * len(rows) * max(1.0, len(names) / 2.5)))
+        for i, name in enumerate(names):
+            part = table[table[hue].astype(str) == name]
+            at = np.array([rows.index(value) for value in part[y].astype(str)]) + step * (i - (len(names) - 1) / 2)
+            spread = part[["low", "high"]].sub(part["mean"], axis=0).abs().to_numpy().T
+            style: Any = {"color": _COLOURS[i % 10], "fmt": _MARKERS[i % 6], "markersize": 5, "capsize": 2}
+            axes.errorbar(part["mean"], at, xerr=spread, label=name, **style)
+        if level:
+            axes.axvline(level[0], color=_NULL, lw=1, ls=":", label=level[1])
+        axes.set_yticks(range(len(rows)), rows)
+        axes.invert_yaxis()
+        _finish(axes, (label, y))
+    said = "; ".join(
+        f"{row[y]}, {row[hue]}: {row['mean']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+        for _, row in table.iterrows()
+    )
+    return Picture(figure, f"{label} with 95 % intervals. {said}.", table)
+
+
+def points(
+    table: pd.DataFrame, x: str, y: str, hue: str, labels: tuple[str, str], level: tuple[float, str] | None = None
+) -> Picture:
+    """Draw one point a row, told apart by colour and marker.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Long table.
+    x, y, hue : str
+        Columns.
+    labels : (str, str)
+        Axis labels, with units.
+    level : (float, str) or None
+        A horizontal reference line and its name.
+    """
+    _require(table, [x, y, hue])
+    names = list(dict.fromkeys(table[hue].astype(str)))
+    said = []
+    with mpl.rc_context(_THEME):
+        figure, axes = _canvas()
+        for i, name in enumerate(names):
+            rows = table[table[hue].astype(str) == name]
+            axes.scatter(
+                rows[x], rows[y], color=[_COLOURS[i % 10]], marker=_MARKERS[i % 6], s=26, label=name, alpha=0.8
+            )
+            said.append(
+                f"{name}: {len(rows)} points, {x} from {rows[x].min():.3g} to {rows[x].max():.3g}, "
+                f"{y} from {rows[y].min():.3g} to {rows[y].max():.3g}"
+            )
+        if level:
+            axes.axhline(level[0], color=_NULL, lw=1, ls=":", label=level[1])
+        _finish(axes, labels)
+    return Picture(figure, f"{labels[1]} against {labels[0]}. {'; '.join(said)}.", table)
 
 
 def tilts(table: pd.DataFrame, quantity: str) -> Picture:

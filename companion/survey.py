@@ -36,7 +36,7 @@ def survey(model: Any, texts: Iterable[str], order: Order = "residual") -> pd.Da
         One row a layer and head: model, layer, head; kind, real, imag (of the leading eigenvalue), growth
         (:math:`|1 + \lambda|`), gap; norm (mean norm of the tokens that attention reads) and affinity (the
         head's b along :math:`v_1` at that norm, see :func:`companion.head_affinity`; empty where the leading
-        eigenvalue is complex and there is no single direction).
+        eigenvalue is complex, so that there is no single direction, or positions turn queries and keys).
 
     Raises
     ------
@@ -51,7 +51,7 @@ def survey(model: Any, texts: Iterable[str], order: Order = "residual") -> pd.Da
             found[id(layer)] = spectrum(layer_matrix(layer), order=order)
         leading = found[id(layer)]
         value = complex(leading.eigenvalues[0])
-        if leading.kind == "real":
+        if leading.kind == "real" and layer.rotate is None:
             b = head_affinity(layer, torch.from_numpy(leading.vectors[:, 0].real.copy()), norms[index]).tolist()
         else:
             b = [np.nan] * layer.n_heads

@@ -10,10 +10,16 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub:
-    """Serves ``root/org/name`` as repositories of one revision; ``refuse`` maps a repository to a status."""
+    """Serves ``root/org/name`` as repositories of one commit.
+
+    ``refuse`` maps a repository to a status; ``revisions`` are the names that the commit has; ``breaks`` counts down
+    the downloads of weights that stop in the middle, ``busy`` the requests answered with 429 and retry-after.
+    """
 
     def __init__(self, root: Path):
         self.root, self.refuse, self.requests = root, {}, []
+        self.revisions = {"main", COMMIT, "v1"}
+        self.breaks = self.busy = 0
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -43,12 +49,15 @@ class Hub:
         org, name, *rest = path[2:] if api else path
         status = self.refuse.get(f"{org}/{name}")
         folder = self.root / org / name
+        if self.busy:
+            self.busy -= 1
+            return self.send(request, 429, b"{}", {"Retry-After": 1}, body)
         if status:
             code = {401: "RepoNotFound", 403: "GatedRepo"}.get(status)
             return self.send(request, status, b"{}", {"X-Error-Code": code} if code else {}, body)
         if not folder.is_dir():
             return self.send(request, 404, b"{}", {"X-Error-Code": "RepoNotFound"}, body)
-        if len(rest) > 1 and rest[1] not in ("main", COMMIT, "v1"):
+        if len(rest) > 1 and rest[1] not in self.revisions:
             return self.send(request, 404, b"{}", {"X-Error-Code": "RevisionNotFound"}, body)
         files = sorted(p for p in folder.rglob("*") if p.is_file())
         if api and rest[0] == "revision":
@@ -66,7 +75,15 @@ class Hub:
             if not file.is_file():
                 return self.send(request, 404, b"{}", {"X-Error-Code": "EntryNotFound"}, body)
             headers = {"ETag": f'"{self.etag(file)}"', "X-Repo-Commit": COMMIT}
-            return self.send(request, 200, file.read_bytes(), headers, body)
+            content = file.read_bytes()
+            if body and self.breaks and file.suffix == ".safetensors":
+                self.breaks -= 1
+                return self.send(request, 200, content, headers, body, sent=len(content) // 2)
+            if body and (start := request.headers.get("Range", "").partition("bytes=")[2].rstrip("-")):
+                part = content[int(start) :]
+                headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+                return self.send(request, 206, part, headers, body)
+            return self.send(request, 200, content, headers, body)
         return self.send(request, 404, b"{}", {}, body)
 
     @staticmethod
@@ -74,10 +91,12 @@ class Hub:
         return hashlib.sha1(file.read_bytes()).hexdigest()
 
     @staticmethod
-    def send(request, status, content, headers, body):
+    def send(request, status, content, headers, body, sent=None):
         request.send_response(status)
         for key, value in {"Content-Length": len(content), **headers}.items():
             request.send_header(key, str(value))
         request.end_headers()
         if body:
-            request.wfile.write(content)
+            request.wfile.write(content[:sent])
+        if sent is not None:
+            request.close_connection = True

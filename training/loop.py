@@ -25,7 +25,7 @@ MASKED_SHARE = 0.3
 SNAPSHOTS = {"initial": 0.0, "1-percent": 0.01, "10-percent": 0.1}
 _SECONDS = 30.0  # between states on disk
 _WARM_UP = 200
-_NEAREST, _FREE = 0.25, 0.6  # shares of the steps, see distance_cost
+_NEAREST = 0.25  # share of the steps, see distance_cost
 _COST = 8.0
 
 
@@ -61,7 +61,7 @@ def train(recipe: Recipe, name: str, tokens: NDArray[np.int64], folder: Path) ->
             group["lr"] = recipe.learning_rate * _schedule(step, recipe.steps)
         ids, rng = batch(tokens, recipe.batch, POSITIONS, recipe.seed, step)
         inputs, labels = masked(ids, MASKED_SHARE, rng) if recipe.masked else (ids, _shifted(ids))
-        mask = attention_mask(inputs.shape, distance_cost(step / recipe.steps)) if recipe.masked else None
+        mask = attention_mask(inputs.shape, distance_cost(step / recipe.steps, recipe.free)) if recipe.masked else None
         with torch.autocast(device.type, dtype=torch.bfloat16):
             loss = loss_of(network, inputs.to(device), labels.to(device), None if mask is None else mask.to(device))
         value = loss.item()
@@ -87,17 +87,18 @@ def snapshot(folder: Path, label: str) -> Path:
     return folder / f"{label}.pt"
 
 
-def distance_cost(share: float) -> float:
+def distance_cost(share: float, free: float) -> float:
     """Return what the logits of tokens beyond the neighbours lose, when a share of a masked model's steps is done.
 
     A post-norm network of this depth that starts with full attention sits for hours on the frequencies of words
     when it is trained on masked tokens: the neighbours that matter are one or two among 128 that it averages. So
-    it begins with them alone. Then the others come in little by little, their logits raised at a constant rate, so
-    that it can learn to look where it looked before; from 0.6 on nothing is taken off.
+    it begins with them alone, for a quarter of the steps. Then the others come in, their logits raised at a constant
+    rate until the share ``free``: at once, if that is a quarter as well. Either way a network loses what it has
+    learned when the last of the cost goes, and finds it again within some hundred steps.
     """
     if share < _NEAREST:
         return float("inf")
-    return max(0.0, _COST * (_FREE - share) / (_FREE - _NEAREST))
+    return _COST * (free - share) / (free - _NEAREST) if share < free else 0.0
 
 
 def attention_mask(shape: torch.Size, cost: float) -> Tensor | None:

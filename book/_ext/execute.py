@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import bundle
+import glance
 import runner
 from docutils import nodes
 from docutils.parsers.rst import Directive
@@ -89,6 +90,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     except runner.ChapterError as error:
         raise ExtensionError(str(error)) from error
     app.add_directive("provenance", ProvenanceDirective)
+    glance.register(app)
     app.connect("build-finished", ship_mathjax)
     app.connect("build-finished", ship_plotly)
     return {"parallel_read_safe": True}

@@ -37,7 +37,18 @@ BUILT = ROOT / "book" / "notebooks"
 PACKAGE = ROOT / "companion"
 VERSIONS = ("torch", "transformers", "numpy", "scipy", "pandas", "matplotlib", "seaborn", "papermill", "jupyter-book")
 
-PROFILES: dict[str, dict[str, dict[str, Any]]] = {"embedded": {}}  # profile -> chapter -> papermill parameters
+_VARYING = [
+    *("bert-base-uncased", "bert-large-uncased", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"),
+    *("gpt-neo-125m", "gpt-neo-1.3B", "gpt-neo-2.7B"),
+]
+_SHARED = ["albert-base-v2", "albert-large-v2", "albert-xlarge-v2", "albert-xxlarge-v2"]
+_DEVICE = os.environ.get("DEVICE", "cpu")  # make book PROFILE=paper DEVICE=cuda
+_PAPER: dict[str, dict[str, Any]] = {
+    "layer-varying": {"models": dict.fromkeys(_VARYING, "english"), "device": _DEVICE},
+    "feed-forward": {"models": dict.fromkeys([*_SHARED, *_VARYING], "english"), "device": _DEVICE},
+}
+# profile -> chapter -> papermill parameters
+PROFILES: dict[str, dict[str, dict[str, Any]]] = {"embedded": {}, "paper": _PAPER}
 
 
 @dataclass(frozen=True)
@@ -152,6 +163,8 @@ def provenance(built: Path = BUILT) -> list[dict[str, Any]]:
 
 def _execute(source: Path, built: Path, job: _Job, passed: Any, threads: int) -> None:
     """Execute one chapter in this process; runs in a pool."""
+    os.environ.setdefault("COMPANION_CACHE", str(ROOT / "book" / "_build" / "kept"))
+    os.environ.setdefault("COMPANION_RESULTS", str(ROOT / "book" / "results"))
     os.environ.update(
         OMP_NUM_THREADS=str(threads),
         OPENBLAS_NUM_THREADS=str(threads),

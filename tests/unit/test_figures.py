@@ -20,6 +20,9 @@ TILT = pd.DataFrame(
 EIGEN = pd.DataFrame({"real": [1.0, -0.5, 0.1], "imag": [0.0, 0.5, 0.2], "leads": ["residual", "", "modulus"]})
 PATHS = pd.DataFrame({"x": np.cos(range(6)), "y": np.sin(range(6)), "step": [0, 1, 2] * 2, "path": [0] * 3 + [1] * 3})
 MATRIX = pd.DataFrame({"layer": [0, 0, 1, 1], "eigenspace": [0, 1, 0, 1], "value": [0.3, 0.1, 0.2, 0.5]})
+INTERVALS = pd.DataFrame(
+    {"model": ["a", "a", "b"], "order": ["x", "y", "x"], "mean": [0.1, 0.2, 0.3], "low": 0.05, "high": 0.4}
+)
 _ANGLES = np.linspace(0, 1, 12).reshape(2, 2, 3)  # state, token, layer
 SPHERES = pd.DataFrame(
     [
@@ -38,6 +41,8 @@ DRAW = {
     "eigenvalues": lambda: figures.eigenvalues(EIGEN, "title"),
     "paths": lambda: figures.paths(PATHS, ("a", "b")),
     "spheres": lambda: figures.spheres(SPHERES),
+    "intervals": lambda: figures.intervals(INTERVALS, "model", "order", "lead", level=(0.0, "none")),
+    "points": lambda: figures.points(LINES, "step", "value", "name", ("gap", "γ"), level=(0.5, "half")),
     "matrix": lambda: figures.layers_against_layers(MATRIX, "γ"),
 }
 
@@ -58,6 +63,8 @@ def test_the_alt_text_holds_the_numbers_that_are_drawn():
     first, second = (np.cos(angles[1, 2] - angles[0, 2]) for angles in _ANGLES)
     assert f"state 0: cosines between tokens from {first:.2f} to {first:.2f} at the end" in DRAW["spheres"]().alt
     assert f"state 1: cosines between tokens from {second:.2f}" in DRAW["spheres"]().alt
+    assert "b, x: 0.300 (0.050 to 0.400)" in DRAW["intervals"]().alt
+    assert "own: 3 points, step from 0 to 2, value from 0.1 to 0.9" in DRAW["points"]().alt
     assert "0.400 on the diagonal on average, 0.150 elsewhere" in DRAW["matrix"]().alt
 
 

@@ -283,6 +283,21 @@ def test_the_hubs_refusals_become_clear_errors(from_hub):
     assert secret.startswith("ModelNotFoundError the hub has no model 'org/secret' (or it is private")
 
 
+def test_a_download_that_breaks_in_the_middle_goes_on(hub, from_hub, folder):
+    expected = str(float(companion.load(str(folder)).layers[0].F.sum()))
+    hub.breaks = 1
+    (said,) = from_hub("org/model")
+    assert hub.breaks == 0
+    assert said.split() == ["loaded", "hub", COMMIT, expected]
+
+
+def test_a_busy_hub_is_asked_again(hub, from_hub):
+    hub.busy = 1
+    (said,) = from_hub("org/model")
+    assert hub.busy == 0
+    assert said.startswith("loaded hub")
+
+
 @pytest.mark.parametrize("environment", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}])
 def test_no_network_is_said_with_the_way_out(from_hub, environment):
     (said,) = from_hub("gpt2", **environment)

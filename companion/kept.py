@@ -1,0 +1,21 @@
+"""Where computed results are kept on disk, and where results that came from elsewhere lie."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["folder", "imported"]
+
+
+def folder(kind: str) -> Path:
+    """Return the folder for one kind of result: under ``COMPANION_CACHE``, or ``companion`` in the user's cache."""
+    if root := os.environ.get("COMPANION_CACHE"):
+        return Path(root) / kind
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "companion" / kind
+
+
+def imported() -> list[Path]:
+    """Return the studies in ``COMPANION_RESULTS``, which somebody computed elsewhere; none where that is not set."""
+    root = os.environ.get("COMPANION_RESULTS")
+    return sorted(Path(root).glob("*.json")) if root else []
