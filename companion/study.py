@@ -45,7 +45,7 @@ __all__ = ["Study", "studies", "study", "together"]
 _ORDERS: tuple[Order, ...] = ("residual", "modulus", "real")
 _DRAWS = 299  # random subspaces: enough for Holm's correction of 14 layers at 0.05
 _SHUFFLES = 3
-_TWINS = 10
+_TWINS = 5
 _VERSIONS = ("torch", "transformers", "numpy", "scipy", "pandas", "companion")
 
 

@@ -55,6 +55,7 @@ def test_the_initial_weights_are_those_of_the_seed(name):
 @pytest.mark.parametrize(
     ("name", "masks"),
     [
+        ("zoo/bert", {"full"}),
         ("zoo/gpt2", {"causal"}),
         ("zoo/causal-bert", {"causal"}),
         ("zoo/gpt-neo", {"causal", "local"}),
@@ -65,7 +66,7 @@ def test_masks_are_those_of_the_kinds(name, masks):
     model = companion.load(name)
     assert {layer.mask for layer in model.layers} == masks
     assert {layer.window for layer in model.layers if layer.mask == "local"} <= {32}
-    assert (model.layers[0].gain is None) == (name == "zoo/causal-bert")  # post-norm
+    assert (model.layers[0].gain is None) == (name in ("zoo/bert", "zoo/causal-bert"))  # post-norm
 
 
 def test_a_model_of_the_zoo_is_a_plain_hugging_face_folder():
