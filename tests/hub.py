@@ -59,10 +59,12 @@ class Hub:
             return self.send(request, 404, b"{}", {"X-Error-Code": "RepoNotFound"}, body)
         if len(rest) > 1 and rest[1] not in self.revisions:
             return self.send(request, 404, b"{}", {"X-Error-Code": "RevisionNotFound"}, body)
+        # Whoever asks for a commit is answered with that commit.
+        commit = rest[1] if len(rest) > 1 and len(rest[1]) == len(COMMIT) else COMMIT
         files = sorted(p for p in folder.rglob("*") if p.is_file())
         if api and rest[0] == "revision":
             siblings = [{"rfilename": str(p.relative_to(folder))} for p in files]
-            info = {"id": f"{org}/{name}", "modelId": f"{org}/{name}", "sha": COMMIT, "siblings": siblings}
+            info = {"id": f"{org}/{name}", "modelId": f"{org}/{name}", "sha": commit, "siblings": siblings}
             return self.send(request, 200, json.dumps(info).encode(), {}, body)
         if api and rest[0] == "tree":
             tree = [
@@ -74,7 +76,7 @@ class Hub:
             file = folder / "/".join(rest[2:])
             if not file.is_file():
                 return self.send(request, 404, b"{}", {"X-Error-Code": "EntryNotFound"}, body)
-            headers = {"ETag": f'"{self.etag(file)}"', "X-Repo-Commit": COMMIT}
+            headers = {"ETag": f'"{self.etag(file)}"', "X-Repo-Commit": commit}
             content = file.read_bytes()
             if body and self.breaks and file.suffix == ".safetensors":
                 self.breaks -= 1
