@@ -92,7 +92,8 @@ def orbit(
     if not layers:
         raise LayerError("layers is empty; an orbit needs at least one layer")
     _check_tokens(x, layers[0])
-    cast = {id(layer): layer.to(dtype=x.dtype, device=x.device) for layer in layers}
+    unlike = {id(layer): layer for layer in layers}  # one that is applied again and again is cast once
+    cast = {key: layer.to(dtype=x.dtype, device=x.device) for key, layer in unlike.items()}
     states = [_unit(x, torch.zeros(()), "a start token is zero")]
     for layer in layers:
         states.append(power_step(states[-1], cast[id(layer)], attention, bias, radius))

@@ -165,6 +165,6 @@ RECIPES = {
 }
 
 # What `make zoo` trains and the package carries. ALBERT does not beat its count baseline yet; it can be trained by
-# name, and so can the other small ones.
+# name, and so can small ones of the other kinds.
 SMALL = tuple(f"{kind}-small-{seed}" for kind in ("causal-bert", "gpt2") for seed in (1, 2, 3))
 SHIPPED = ("bert", "gpt2", "causal-bert", "gpt-neo", "gpt-neo-global", *SMALL)

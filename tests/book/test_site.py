@@ -9,11 +9,12 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import nbformat
+import pandas as pd
 import pytest
 import runner
 
-PAGES = ["intro", "notation", "notebooks/theory", "notebooks/albert", "notebooks/layer-varying", "notebooks/steering"]
-PAGES += ["reproducibility", "references"]
+PAGES = ["intro", "notation", "glance", "adding-a-model", "reproducibility", "references"]
+PAGES += [f"notebooks/{source.stem}" for source in runner.chapters()]
 
 
 class Page(HTMLParser):
@@ -120,3 +121,20 @@ def test_reproducibility_names_versions_commit_and_hardware(pages):
     html = pages["reproducibility"].html
     for part in ("torch", "transformers", "embedded", "cores", "layer-varying"):
         assert part in html
+
+
+def test_the_glance_has_every_claim_with_its_interval_and_the_same_as_files(site, pages):
+    table = pd.read_csv(site / "_static" / "results.csv")
+    assert set(table["claim"]) == {f"C{i}" for i in range(1, 13)}
+    pd.testing.assert_frame_equal(pd.read_parquet(site / "_static" / "results.parquet"), table, check_dtype=False)
+    ran = table[table["verdict"] != "not run here"]
+    assert ran[["value", "low", "high", "null", "figure"]].notna().all(axis=None)
+    for row in ran.itertuples():
+        assert f"notebooks/{row.chapter}.html#{row.figure}" in pages["glance"].links
+    assert pages["glance"].html.count("not run here") >= (table["verdict"] == "not run here").sum()
+
+
+def test_only_the_page_with_the_sphere_asks_for_its_script(site, pages):
+    asking = [name for name, page in pages.items() if any("sphere.js" in source for source in page.loaded)]
+    assert asking == ["notebooks/theory-states"]
+    assert (site / "_static" / "plotly-gl3d.min.js").stat().st_size > 1_000_000
