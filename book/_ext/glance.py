@@ -12,19 +12,15 @@ from docutils import nodes
 from docutils.parsers.rst import Directive
 from sphinx.application import Sphinx
 
-from companion.verdicts import MIME
-
 COLUMNS = ("claim", "model", "verdict", "effect", "value", "low", "high", "null", "chapter", "figure")
 
 
 def collect(built: Path = runner.BUILT) -> pd.DataFrame:
-    """Return the findings of all executed chapters, one row each, by claim and model."""
+    """Return the findings of all executed chapters, from their metadata, one row each, by claim and model."""
     rows = []
     for path in sorted(built.glob("*.ipynb")):
-        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-            for output in cell.get("outputs", []):
-                for row in output.get("data", {}).get(MIME, []):
-                    rows.append({**row, "chapter": path.stem})
+        record = json.loads(path.read_text(encoding="utf-8"))["metadata"]["companion"]
+        rows += [{**row, "chapter": path.stem} for row in record["findings"]]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     number = table["claim"].str.removeprefix("C").astype(int)
     return table.assign(number=number).sort_values(["number", "model"], kind="stable").drop(columns="number")

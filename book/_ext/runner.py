@@ -200,6 +200,7 @@ def _execute(source: Path, built: Path, job: _Job, passed: Any, threads: int) ->
         done.metadata.pop("papermill", None)
         for cell in done.cells:
             _tidy(cell)
+        done.metadata["companion"]["findings"] = _findings(done)
         nbformat.write(done, after)
         after.replace(target)
 
@@ -212,6 +213,17 @@ def _tidy(cell: Any) -> None:
         for options in output.get("metadata", {}).values():
             if "alt" in options:
                 cell.metadata.setdefault("mystnb", {})["image"] = {"alt": options["alt"]}
+
+
+def _findings(notebook: Any) -> list[dict[str, Any]]:
+    """Take the chapter's findings out of its outputs: they are for the page that collects them, not for Sphinx."""
+    from companion.verdicts import MIME
+
+    found = []
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            found.extend(output.get("data", {}).pop(MIME, []))
+    return found
 
 
 def _counting(chapter: str, passed: Any) -> type:

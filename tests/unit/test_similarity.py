@@ -15,6 +15,10 @@ class Letters:
 
     model_max_length = 8
 
+    @staticmethod
+    def get_vocab():
+        return {letter: ord(letter) - 97 for letter in "abcdefghijklmnopqrstuvwxyz"}
+
     def __call__(self, text, max_length, **_):
         ids = [ord(letter) - 97 for letter in text]
         windows = [ids[i : i + max_length] for i in range(0, len(ids), max_length)]
