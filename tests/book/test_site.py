@@ -12,6 +12,7 @@ import nbformat
 import pandas as pd
 import pytest
 import runner
+from browser import chromium
 
 PAGES = ["intro", "notation", "glance", "adding-a-model", "reproducibility", "references"]
 PAGES += [f"notebooks/{source.stem}" for source in runner.chapters()]
@@ -126,7 +127,11 @@ def test_reproducibility_names_versions_commit_and_hardware(pages):
 def test_the_glance_has_every_claim_with_its_interval_and_the_same_as_files(site, pages):
     table = pd.read_csv(site / "_static" / "results.csv")
     assert set(table["claim"]) == {f"C{i}" for i in range(1, 13)}
-    pd.testing.assert_frame_equal(pd.read_parquet(site / "_static" / "results.parquet"), table, check_dtype=False)
+    again = pd.read_parquet(site / "_static" / "results.parquet")
+    # A CSV cannot tell an empty word from a missing one.
+    pd.testing.assert_frame_equal(again.replace("", None).isna(), table.isna())
+    pd.testing.assert_series_equal(again["value"], table["value"])
+    assert again["effect"].tolist() == table["effect"].tolist()
     ran = table[table["verdict"] != "not run here"]
     assert ran[["value", "low", "high", "null", "figure"]].notna().all(axis=None)
     for row in ran.itertuples():
@@ -134,7 +139,29 @@ def test_the_glance_has_every_claim_with_its_interval_and_the_same_as_files(site
     assert pages["glance"].html.count("not run here") >= (table["verdict"] == "not run here").sum()
 
 
-def test_only_the_page_with_the_sphere_asks_for_its_script(site, pages):
-    asking = [name for name, page in pages.items() if any("sphere.js" in source for source in page.loaded)]
-    assert asking == ["notebooks/theory-states"]
+def test_plotly_is_part_of_the_site_and_no_page_loads_it_unasked(site, pages):
+    """The sphere's own script, which is small, asks for it where there is a sphere."""
     assert (site / "_static" / "plotly-gl3d.min.js").stat().st_size > 1_000_000
+    assert not [name for name, page in pages.items() if any("plotly" in source for source in page.loaded)]
+    with_sphere = [name for name, page in pages.items() if "data-sphere" in page.html]
+    assert with_sphere == ["notebooks/theory-states"]
+    assert sum("sphere.js" in source for source in pages["notebooks/theory-states"].loaded) == 1
+
+
+def test_the_sphere_runs_on_its_page(site):
+    """From the file system, with no error, and its words follow its controls."""
+    with chromium() as browser:
+        page = browser.new_page()
+        problems = []
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("requestfailed", lambda request: problems.append(request.url))
+        page.goto((site / "notebooks/theory-states.html").as_uri())
+        page.wait_for_selector(".sphere-plot .main-svg", timeout=60_000)
+        assert page.inner_text(".sphere-status").startswith("Layer 0: tokens still apart")
+        for _ in range(60):
+            page.click("[name=step]")
+        assert "Layer 60: consensus." in page.inner_text(".sphere-status")
+        page.focus("[name=angle]")
+        page.keyboard.press("ArrowRight")
+        assert page.inner_text(".sphere-status").startswith("Layer 0: tokens still apart")
+        assert not problems
