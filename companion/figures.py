@@ -164,7 +164,7 @@ def intervals(table: pd.DataFrame, y: str, hue: str, label: str, level: tuple[fl
         if level:
             axes.axvline(level[0], color=_NULL, lw=1, ls=":", label=level[1])
         axes.set_yticks(range(len(rows)), rows)
-        axes.invert_yaxis()
+        axes.set_ylim(len(rows) - 0.5, -0.5)
         _finish(axes, (label, y))
     said = "; ".join(
         f"{row[y]}, {row[hue]}: {row['mean']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
@@ -377,8 +377,10 @@ def _canvas(size: tuple[float, float] | None = None) -> tuple[Figure, Axes]:
 def _finish(axes: Axes, labels: tuple[str, str]) -> None:
     axes.set(xlabel=labels[0], ylabel=labels[1])
     sns.despine(ax=axes)
-    # Below the axes: beside them it would shrink the plot on a narrow screen.
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2, fontsize="small")
+    # Below the axes: beside them it would shrink the plot on a narrow screen. As far below a low figure as a high one.
+    figure = axes.get_figure()
+    height = axes.get_position().height * (figure.get_figheight() if isinstance(figure, Figure) else 1.0)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.47 / height), ncols=2, fontsize="small")
 
 
 def _say_lines(table: pd.DataFrame, x: str, y: str, hue: str, names: Sequence[str], labels: tuple[str, str]) -> str:
