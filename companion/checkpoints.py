@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -171,15 +170,10 @@ def _mappable(path: Path) -> bool:
 
 def _leading(F: Tensor, order: Any) -> dict[str, Any]:
     found = spectrum(F, order=order)
-    value = complex(found.eigenvalues[0])
     return {
         "order": order,
         "d": F.shape[0],
-        "kind": found.kind,
-        "real": value.real,
-        "imag": value.imag,
-        "growth": abs(1 + value),
-        "gap": found.gap,
+        **found.leading,
         "error": found.error,
         "method": found.method,
     }
@@ -205,9 +199,6 @@ def _kept(path: Path) -> list[dict[str, Any]] | None:
 def _keep(path: Path, rows: list[dict[str, Any]]) -> None:
     """Write whole or not at all; a folder that cannot be written to only costs time."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as stream:
-            json.dump(rows, stream)
-        Path(stream.name).replace(path)
+        kept.write(path, json.dumps(rows))
     except OSError:
         return

@@ -66,6 +66,18 @@ class Spectrum:
     method: Literal["certified", "lapack"]
 
     @property
+    def leading(self) -> dict[str, Any]:
+        r"""The first eigenvalue as an entry of a table: kind, real, imag, growth (:math:`|1 + \lambda|`), gap."""
+        value = complex(self.eigenvalues[0])
+        return {
+            "kind": self.kind,
+            "real": value.real,
+            "imag": value.imag,
+            "growth": abs(1 + value),
+            "gap": self.gap,
+        }
+
+    @property
     def kind(self) -> Literal["real", "complex"]:
         """Whether the principal eigenvalue is real or one of a conjugate pair."""
         return "real" if self.eigenvalues[0].imag == 0 else "complex"

@@ -81,10 +81,7 @@ class Study:
                 key: json.loads(table.to_json(orient="split", index=False)) for key, table in self.tables.items()
             },
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(content), encoding="utf-8")
-        temporary.replace(path)
+        kept.write(path, json.dumps(content))
 
     @classmethod
     def read(cls, path: Path) -> Study:
@@ -145,9 +142,9 @@ def study(model: Model, texts: Sequence[str], seed: int = 0) -> dict[str, pd.Dat
         "layers": layers.reset_index(drop=True),
         "orders": pd.DataFrame([_order(order, rows, seed) for order, rows in traces.items()]),
         "matrix": _matrix(model, residual),
-        "turns": _mean(turns(residual), "change", ["layer", "part"], seed),
+        "turns": over_texts(turns(residual), "change", ["layer", "part"], seed=seed),
         "ways": _ways(model, texts, residual, seed),
-        "cosine": _mean(similarity(model, texts), "cosine", ["layer"], seed),
+        "cosine": over_texts(similarity(model, texts), "cosine", ["layer"], seed=seed),
         "heads": survey(model, texts).drop(columns="model"),
         "fates": _fates(model, texts, seed),
         "shuffled": _shuffled(model, texts, seed),
@@ -229,15 +226,7 @@ def _layers(model: Model, order: str, traced: pd.DataFrame, scaled: Any, seed: i
         if key not in spectra:
             F = scaled[index] if order == "norm-scaled" else layer.F
             found = spectrum(F, order="residual" if order == "norm-scaled" else order)  # type: ignore[arg-type]
-            value = complex(found.eigenvalues[0])
-            spectra[key] = {
-                "kind": found.kind,
-                "real": value.real,
-                "imag": value.imag,
-                "growth": abs(1 + value),
-                "gap": found.gap,
-                "chance": chance_alignment(*found.basis.shape),
-            }
+            spectra[key] = {**found.leading, "chance": chance_alignment(*found.basis.shape)}
             if order == "residual":
                 twins = [spectrum(twin(layer.F, seed + i)).gap for i in range(_TWINS)]
                 spectra[key]["gap_twin"] = sum(twins) / len(twins)
@@ -329,7 +318,7 @@ def _fates(model: Model, texts: Sequence[str], seed: int) -> pd.DataFrame:
     if table.empty:
         return pd.DataFrame(columns=["layer", "real", "fate", "mean", "low", "high"])
     long = table.melt(["layer", "text", "real"], ["grown", "shrunk", "overshot"], "fate", "share")
-    return _mean(long, "share", ["layer", "real", "fate"], seed)
+    return over_texts(long, "share", ["layer", "real", "fate"], seed=seed)
 
 
 def _shuffled(model: Model, texts: Sequence[str], seed: int) -> pd.DataFrame:
@@ -338,10 +327,6 @@ def _shuffled(model: Model, texts: Sequence[str], seed: int) -> pd.DataFrame:
         traced = trace(shuffled(model, seed + i), texts, targets="own", seed=seed)
         tables.append(by_target(traced).reset_index().drop(columns="target").assign(seed=seed + i))
     return pd.concat(tables, ignore_index=True)
-
-
-def _mean(table: pd.DataFrame, value: str, by: list[str], seed: int) -> pd.DataFrame:
-    return over_texts(table, value, by, seed=seed)
 
 
 def _key(name: str, kind: str, seed: int, device: str) -> str:

@@ -50,7 +50,6 @@ def survey(model: Any, texts: Iterable[str], order: Order = "residual") -> pd.Da
         if id(layer) not in found:
             found[id(layer)] = spectrum(layer_matrix(layer), order=order)
         leading = found[id(layer)]
-        value = complex(leading.eigenvalues[0])
         if leading.kind == "real" and layer.rotate is None:
             b = head_affinity(layer, torch.from_numpy(leading.vectors[:, 0].real.copy()), norms[index]).tolist()
         else:
@@ -60,11 +59,7 @@ def survey(model: Any, texts: Iterable[str], order: Order = "residual") -> pd.Da
                 {
                     "layer": index,
                     "head": head,
-                    "kind": leading.kind,
-                    "real": value.real,
-                    "imag": value.imag,
-                    "growth": abs(1 + value),
-                    "gap": leading.gap,
+                    **leading.leading,
                     "norm": norms[index],
                     "affinity": affinity,
                 }
