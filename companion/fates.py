@@ -50,9 +50,8 @@ def fates(model: Any, texts: Iterable[str], order: Order = "modulus") -> pd.Data
     leading = [found[id(layer)] for layer in model.layers]
     before: dict[int, Tensor] = {}
     rows: dict[tuple[int, int], Tensor] = {}
-    number = 0
 
-    def see(layer: int, stage: str, x: Tensor) -> None:
+    def see(text: int, layer: int, stage: str, x: Tensor) -> None:
         if leading[layer].kind != "real":
             return
         v = torch.as_tensor(leading[layer].vectors[:, 0].real, dtype=torch.float64, device=x.device)
@@ -64,13 +63,9 @@ def fates(model: Any, texts: Iterable[str], order: Order = "modulus") -> pd.Data
         kept = first * c > 0
         grown = kept & (c.abs() > first.abs())
         counts = torch.tensor([c.numel(), int(grown.sum()), int((kept & ~grown).sum()), int((~kept).sum())])
-        rows[layer, number] = rows.get((layer, number), torch.zeros(4, dtype=torch.int64)) + counts
+        rows[layer, text] = rows.get((layer, text), torch.zeros(4, dtype=torch.int64)) + counts
 
-    base = model.network.base_model
-    with torch.no_grad(), hooks.watch(base, model.sites, ["in", "attention"], see):
-        for text, window in model.encoded(texts):
-            number = text
-            base(input_ids=torch.tensor([window], device=model.device))
+    hooks.walk(model, texts, ["in", "attention"], see)
     return pd.DataFrame(
         [
             {

@@ -16,8 +16,9 @@ stage          reading, shape (batch, n, d_model) unless said otherwise
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 from companion.errors import LayerError
 from companion.layers import STAGES, Site
 
-__all__ = ["STAGES", "iterate", "states", "watch"]
+__all__ = ["STAGES", "iterate", "states", "walk", "watch"]
 
 # stage -> (attribute of a Site, whether the module's input or its output is read)
 _READINGS = {
@@ -136,6 +137,25 @@ def states(network: nn.Module, sites: Sequence[Site], ids: Tensor, stage: str = 
     if not found:
         raise LayerError(f"no layer of this network has the stage {stage!r}")
     return torch.stack([found[layer] for layer in sorted(found)])
+
+
+@torch.no_grad()
+def walk(model: Any, texts: Iterable[str], stages: Sequence[str], see: Callable[[int, int, str, Tensor], None]) -> None:
+    """Run the network over texts, one window at a time, and call ``see(text, layer, stage, x)`` for each reading.
+
+    Parameters
+    ----------
+    model : Model
+        See :func:`companion.load`.
+    texts : iterable of str
+        Read lazily; no padding.
+    stages, see
+        As for :func:`watch`; ``see`` is also given the number of the text.
+    """
+    base = model.network.base_model
+    for text, window in model.encoded(texts):
+        with watch(base, model.sites, stages, partial(see, text)):
+            base(input_ids=torch.tensor([window], device=model.device))
 
 
 @torch.no_grad()

@@ -48,7 +48,7 @@ def norm_scaled(model: Any, texts: Iterable[str]) -> list[Tensor]:
     total = [0.0] * len(model.sites)
     count = 0
 
-    def see(layer: int, _stage: str, x: Tensor) -> None:
+    def see(_text: int, layer: int, _stage: str, x: Tensor) -> None:
         nonlocal count
         x = x.double()
         if isinstance(model.sites[layer].input_norm, nn.LayerNorm):
@@ -56,10 +56,7 @@ def norm_scaled(model: Any, texts: Iterable[str]) -> list[Tensor]:
         total[layer] += float(x.norm(dim=-1).sum())
         count += x.shape[0] * x.shape[1] if layer == 0 else 0
 
-    base = model.network.base_model
-    with hooks.watch(base, model.sites, ["in"], see):
-        for _, window in model.encoded(texts):
-            base(input_ids=torch.tensor([window], device=model.device))
+    hooks.walk(model, texts, ["in"], see)
     return [_scaled(site, norm / count) for site, norm in zip(model.sites, total, strict=True)]
 
 

@@ -74,12 +74,9 @@ def _token_norms(model: Any, texts: Iterable[str]) -> list[float]:
     total, count = [0.0] * len(model.sites), [0] * len(model.sites)
     stage = "in" if model.sites[0].input_norm is None else "input_norm"
 
-    def see(layer: int, _: str, x: Tensor) -> None:
+    def see(_text: int, layer: int, _stage: str, x: Tensor) -> None:
         total[layer] += float(x.double().norm(dim=-1).sum())
         count[layer] += x.shape[0] * x.shape[1]
 
-    base = model.network.base_model
-    with torch.no_grad(), hooks.watch(base, model.sites, [stage], see):
-        for _, ids in model.encoded(texts):
-            base(input_ids=torch.tensor([ids], device=model.device))
+    hooks.walk(model, texts, [stage], see)
     return [t / n for t, n in zip(total, count, strict=True)]
