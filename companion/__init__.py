@@ -8,13 +8,19 @@ from companion import data, examples, figures, hooks, zoo
 from companion.ablation import ablated
 from companion.alignment import alignment, excess, tilt, turns
 from companion.checkpoints import spectra
+from companion.directions import direction, word_tokens
 from companion.dynamics import angles, clusters, consensus, orbit, plane_coordinates, power_step
 from companion.errors import CompanionError
 from companion.fates import fates
+from companion.landing import Landing, cosines, landing
 from companion.layers import AttentionLayer
 from companion.limits import affine_limit, layers_to_align, tilt_bound
 from companion.models import Model, from_network, load
 from companion.nulls import shuffled, twin
+from companion.permanent import Steered, steer, unshared
+from companion.pricing import continuations, price, strength_at, text_measures
+from companion.readings import reading
+from companion.rivals import added, raised, sensitive
 from companion.scaling import norm_scaled
 from companion.significance import against_other_layers, against_random, holm
 from companion.similarity import similarity
@@ -29,7 +35,7 @@ from companion.stability import (
     stability_radius,
 )
 from companion.statistics import over_texts, rank_correlation, share
-from companion.steering import cosines, reading, steered
+from companion.steering import steered
 from companion.study import Study, studies, study, together
 from companion.survey import survey
 from companion.tracing import trace
@@ -39,10 +45,13 @@ __all__ = [
     "AttentionLayer",
     "CompanionError",
     "Finding",
+    "Landing",
     "Model",
     "Spectrum",
+    "Steered",
     "Study",
     "ablated",
+    "added",
     "affine_limit",
     "against_other_layers",
     "against_random",
@@ -52,8 +61,10 @@ __all__ = [
     "chance_alignment",
     "clusters",
     "consensus",
+    "continuations",
     "cosines",
     "data",
+    "direction",
     "examples",
     "excess",
     "fates",
@@ -65,6 +76,7 @@ __all__ = [
     "holm",
     "hooks",
     "jacobian_radius",
+    "landing",
     "layers_to_align",
     "load",
     "norm_scaled",
@@ -73,24 +85,32 @@ __all__ = [
     "plane_coordinates",
     "polygon_radius",
     "power_step",
+    "price",
+    "raised",
     "rank_correlation",
     "reading",
     "rotation_angle",
+    "sensitive",
     "share",
     "shuffled",
     "similarity",
     "spectra",
     "spectrum",
     "stability_radius",
+    "steer",
     "steered",
+    "strength_at",
     "studies",
     "study",
     "survey",
+    "text_measures",
     "tilt",
     "tilt_bound",
     "together",
     "trace",
     "turns",
     "twin",
+    "unshared",
+    "word_tokens",
     "zoo",
 ]

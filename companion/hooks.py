@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from companion.errors import LayerError
 from companion.layers import STAGES, Site
 
-__all__ = ["STAGES", "iterate", "states", "walk", "watch"]
+__all__ = ["STAGES", "change", "iterate", "states", "walk", "watch"]
 
 # stage -> (attribute of a Site, whether the module's input or its output is read)
 _READINGS = {
@@ -97,6 +97,53 @@ def watch(
                     else:
                         handle = module.register_forward_hook(called, with_kwargs=True)
                     stack.enter_context(handle)
+        yield
+
+
+@contextmanager
+def change(
+    network: nn.Module, sites: Sequence[Site], layer: int, stage: str, how: Callable[[Tensor], Tensor]
+) -> Iterator[None]:
+    """Put ``how(x)`` in the place of one layer's reading; other layers that share the module keep theirs.
+
+    Parameters
+    ----------
+    network, sites
+        As for :func:`watch`.
+    layer : int
+        Index of the layer, from the front.
+    stage : str
+        One that is a module's output: ``input_norm``, ``update``, ``norm`` or ``out``.
+    how : callable
+        From the reading to what the network goes on with, of the same shape.
+
+    Raises
+    ------
+    LayerError
+        If the stage is no module's output, or the layer does not have it.
+    """
+    attribute, side = _READINGS.get(stage, ("", ""))
+    module = getattr(sites[layer], attribute) if side == "output" else None
+    if module is None:
+        raise LayerError(f"stage {stage!r} of layer {layer} is no module's output, so it cannot be replaced")
+    sharing = [index for index, site in enumerate(sites) if getattr(site, attribute) is module]
+    calls = 0
+
+    def again(*_: Any) -> None:
+        nonlocal calls
+        calls = 0
+
+    def replaced(_module: nn.Module, _args: Any, result: Any) -> Any:
+        nonlocal calls
+        mine = sharing[calls % len(sharing)] == layer
+        calls += 1
+        if not mine:
+            return None
+        return (how(result[0]), *result[1:]) if isinstance(result, tuple) else how(result)
+
+    with ExitStack() as stack:
+        stack.enter_context(network.register_forward_pre_hook(again))
+        stack.enter_context(module.register_forward_hook(replaced))
         yield
 
 

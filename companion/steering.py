@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
-import pandas as pd
 import torch
 from torch import Tensor
 
-from companion import hooks
 from companion.errors import SteeringError
 from companion.layers import AttentionLayer, check_layer
 
-__all__ = ["cosines", "paper_reading", "reading", "steered"]
+__all__ = ["Edit", "paper_reading", "planned", "steered", "unit"]
+
+
+_CARRIED = 1e-3  # of a direction, that float32 values may fail to carry without a word
+
+
+class Edit(NamedTuple):
+    """A rank-1 change of one output matrix, ``W_O + column row^T``.
+
+    Attributes
+    ----------
+    layer : int
+        Index from the front.
+    column : Tensor, shape (d_model,)
+        Strength times unit direction, float64.
+    row : Tensor, shape (n_heads * d_value,)
+        The reading, float64.
+    """
+
+    layer: int
+    column: Tensor
+    row: Tensor
 
 
 class _Edits:
@@ -76,16 +96,9 @@ def steered(
     >>> with companion.steered(model, direction, strength=100.0):
     ...     steered_states = model.states("any text", "attention")
     """
-    target = model.layers[check_layer(layer, len(model.layers))]
-    W = target.W_O
-    d = _vector(direction, target.d_model, "direction")
-    d = d / d.norm()
-    if not 0 <= strength < float("inf"):
-        raise SteeringError(
-            f"strength={strength} must be a finite number, zero or more; turn the direction round to go back"
-        )
-    p = paper_reading(target, d) if reading is None else _vector(reading, W.shape[1], "reading")
-    column, row = (strength * d).to(W), p.to(W)
+    edit = planned(model, direction, strength, layer, reading)
+    W = model.layers[edit.layer].W_O
+    column, row = edit.column.to(W), edit.row.to(W)
     with torch.no_grad():
         edits = _edits.get(W.data_ptr()) or _Edits(W)
         edited = torch.addr(edits.total(), column, row)
@@ -105,109 +118,48 @@ def steered(
             _edits.pop(W.data_ptr(), None)
 
 
+def planned(model: Any, direction: Tensor, strength: float, layer: int = -1, reading: Tensor | None = None) -> Edit:
+    """Return the edit that :func:`steered` makes, after the same checks."""
+    index = check_layer(layer, len(model.layers))
+    target = model.layers[index]
+    d = unit(direction, target.d_model)
+    if not 0 <= strength < float("inf"):
+        raise SteeringError(
+            f"strength={strength} must be a finite number, zero or more; turn the direction round to go back"
+        )
+    p = paper_reading(target, d) if reading is None else _vector(reading, target.W_O.shape[1], "reading")
+    return Edit(index, strength * d, p)
+
+
 def paper_reading(layer: AttentionLayer, d: Tensor) -> Tensor:
     """Return the paper's ``p`` with ``W_V^T p = d``, shape (n_heads * d_value,), float64.
 
-    The least-squares solution of least norm, where ``W_V`` is not square or is singular.
+    The least-squares solution of least norm, where ``W_V`` is not square or is singular; a warning says how much
+    of ``d`` the values cannot carry then.
     """
-    solution: Tensor = torch.linalg.lstsq(
-        layer.W_V.detach().T.cpu().double(), d.detach().cpu().double()[:, None], driver="gelsd"
-    ).solution[:, 0]
+    W_V = layer.W_V.detach().T.cpu().double()
+    d = d.detach().cpu().double()
+    solution: Tensor = torch.linalg.lstsq(W_V, d[:, None], driver="gelsd").solution[:, 0]
+    residual = float((W_V @ solution - d).norm() / d.norm())
+    if residual > _CARRIED:
+        warnings.warn(
+            f"the values of this layer do not carry {residual:.0%} of the direction (|W_V^T p - d| / |d|): p is the "
+            "least-squares solution; a reading on the head outputs (companion.reading) does not need one",
+            stacklevel=2,
+        )
     return solution
 
 
-@torch.no_grad()
-def reading(model: Any, texts: Iterable[str], layer: int = -1) -> Tensor:
-    r"""Return the mean concatenated head output over calibration texts, as a reading for :func:`steered`.
-
-    Scaled to :math:`p = \bar z / \|\bar z\|^2`, so that the average token reads 1: a strength of alpha
-    then adds alpha times the direction to it. Tokens with :math:`p \cdot z_i > 0` move to ``+d``.
-
-    Parameters
-    ----------
-    model : Model
-        See :func:`companion.load`.
-    texts : iterable of str
-        Calibration texts; every token counts once.
-    layer : int
-        Index of the layer, negative from the end.
-
-    Returns
-    -------
-    Tensor, shape (n_heads * d_value,), float64
+def unit(direction: Tensor, size: int) -> Tensor:
+    """Return a direction of unit length, float64, on the CPU.
 
     Raises
     ------
-    TextError
-        If there is no text, or one is empty.
+    SteeringError
+        If it has another size, is zero, or holds NaN or infinity.
     """
-    index = check_layer(layer, len(model.layers))
-    total = torch.zeros(model.layers[index].W_O.shape[1], dtype=torch.float64)
-    count = 0
-
-    def see(at: int, _stage: str, z: Tensor) -> None:
-        nonlocal count
-        if at == index:
-            total.add_(z.double().sum((0, 1)).cpu())
-            count += z.shape[0] * z.shape[1]
-
-    base = model.network.base_model
-    with hooks.watch(base, model.sites, ["heads"], see):
-        for _, window in model.encoded(texts):
-            base(input_ids=torch.tensor([window], device=model.device))
-    mean = total / count
-    return mean / mean.square().sum()
-
-
-@torch.no_grad()
-def cosines(model: Any, texts: Iterable[str], direction: Tensor, layer: int = -1) -> pd.DataFrame:
-    """Measure how tokens stand to a direction at every stage of one layer, steered or not.
-
-    Parameters
-    ----------
-    model : Model
-        See :func:`companion.load`; call this inside :func:`steered` to see what steering does.
-    texts : iterable of str
-        One row a text and stage.
-    direction : Tensor, shape (d_model,)
-        Any non-zero length.
-    layer : int
-        Index of the layer, negative from the end.
-
-    Returns
-    -------
-    DataFrame
-        text, stage (``in``, ``attention``, ``norm``, ``out``), signed and absolute (mean cosine over tokens),
-        plus (share of tokens with positive cosine).
-
-    Raises
-    ------
-    SteeringError, LayerError, TextError
-        For a direction, a layer or texts that cannot be used.
-    """
-    index = check_layer(layer, len(model.layers))
-    d = _vector(direction, model.layers[index].d_model, "direction")
-    d = (d / d.norm()).to(model.device, model.network.dtype)
-    found: dict[tuple[int, str], list[Tensor]] = {}
-    number = 0
-
-    def see(at: int, stage: str, x: Tensor) -> None:
-        if at == index:
-            cosine = x @ d / torch.linalg.vector_norm(x, dim=-1)
-            found.setdefault((number, stage), []).append(cosine.flatten().double().cpu())
-
-    base = model.network.base_model
-    with hooks.watch(base, model.sites, ["in", "attention", "norm", "out"], see):
-        for text, window in model.encoded(texts):
-            number = text
-            base(input_ids=torch.tensor([window], device=model.device))
-    by_place = {key: torch.cat(parts).numpy() for key, parts in found.items()}
-    places = pd.MultiIndex.from_tuples(by_place, names=["text", "stage"]).to_frame(index=False)
-    return places.assign(
-        signed=[values.mean() for values in by_place.values()],
-        absolute=[abs(values).mean() for values in by_place.values()],
-        plus=[(values > 0).mean() for values in by_place.values()],
-    )
+    d = _vector(direction, size, "direction")
+    return d / d.norm()
 
 
 @torch.no_grad()

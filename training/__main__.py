@@ -1,4 +1,7 @@
-"""Train the zoo, put it into the package, measure it: the steps ``train``, ``ship`` and ``evaluate``."""
+"""Train the zoo, put it into the package, measure it; find words for steering.
+
+The steps are ``train``, ``ship``, ``evaluate`` and ``words``.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,17 @@ from training.evaluate import evaluate
 from training.loop import train
 from training.recipes import POSITIONS, RECIPES, SHIPPED
 from training.ship import ship
+from training.words import write_words
 
 RUNS = Path("runs")
 ZOO = companion.zoo.tokenizer().parent
+WORDS = Path(companion.data.__path__[0]) / "words.csv"
 
 
 def main() -> int:
-    """Run one of the three steps."""
+    """Run one step."""
     parser = argparse.ArgumentParser(prog="python -m training", description=__doc__)
-    parser.add_argument("step", choices=["train", "ship", "evaluate"])
+    parser.add_argument("step", choices=["train", "ship", "evaluate", "words"])
     parser.add_argument("corpus", type=Path, help="folder of UTF-8 texts, *.txt")
     parser.add_argument("--book", type=Path, help="held-out text to evaluate on")
     parser.add_argument("--only", nargs="+", choices=RECIPES, default=list(SHIPPED), metavar="NAME")
@@ -32,6 +37,9 @@ def main() -> int:
         corpus = read(arguments.corpus)
         if arguments.step == "evaluate":
             evaluate(corpus, arguments.book, [f"zoo/{name}" for name in arguments.only])
+            return 0
+        if arguments.step == "words":
+            write_words(corpus, WORDS)
             return 0
         tokenizer = train_tokenizer(corpus, POSITIONS)
         tokens = corpus.tokens(tokenizer)

@@ -19,7 +19,16 @@ from tqdm import tqdm
 from training.corpus import IGNORED, TrainingError, batch, masked
 from training.recipes import POSITIONS, Recipe
 
-__all__ = ["MASKED_SHARE", "SNAPSHOTS", "attention_mask", "distance_cost", "loss_of", "snapshot", "train"]
+__all__ = [
+    "MASKED_SHARE",
+    "SNAPSHOTS",
+    "attention_mask",
+    "distance_cost",
+    "learning_rate",
+    "loss_of",
+    "snapshot",
+    "train",
+]
 
 MASKED_SHARE = 0.3
 SNAPSHOTS = {"initial": 0.0, "1-percent": 0.01, "10-percent": 0.1}
@@ -58,7 +67,7 @@ def train(recipe: Recipe, name: str, tokens: NDArray[np.int64], folder: Path) ->
         for label in _snapshots_at(step, recipe.steps):
             _save(snapshot(folder, label), network.state_dict())
         for group in optimizer.param_groups:
-            group["lr"] = recipe.learning_rate * _schedule(step, recipe.steps)
+            group["lr"] = learning_rate(recipe, step)
         ids, rng = batch(tokens, recipe.batch, POSITIONS, recipe.seed, step)
         inputs, labels = masked(ids, MASKED_SHARE, rng) if recipe.masked else (ids, _shifted(ids))
         mask = attention_mask(inputs.shape, distance_cost(step / recipe.steps, recipe.free)) if recipe.masked else None
@@ -126,7 +135,15 @@ def _shifted(ids: Tensor) -> Tensor:
     return labels
 
 
-def _schedule(step: int, steps: int) -> float:
+def learning_rate(recipe: Recipe, step: int) -> float:
+    """Return the rate at a step: warm-up and a cosine to a twentieth, and once more from ``free`` on if it restarts."""
+    free = round(recipe.free * recipe.steps)
+    if recipe.restart is None or step < free:
+        return recipe.learning_rate * _cosine(step, recipe.steps)
+    return recipe.restart * _cosine(step - free, recipe.steps - free)
+
+
+def _cosine(step: int, steps: int) -> float:
     warm = min(1.0, (step + 1) / _WARM_UP)
     return warm * (0.05 + 0.95 * (1 + math.cos(math.pi * step / steps)) / 2)
 

@@ -37,6 +37,8 @@ class Recipe:
     free : float
         Share of the steps from which a masked model's tokens look as far as they like, see
         :func:`training.loop.distance_cost`.
+    restart : float, optional
+        Peak of a second cosine that begins there (a warm restart, Loshchilov and Hutter 2017); one cosine without.
     snapshots : bool
         Whether states along training ship as well.
     """
@@ -50,6 +52,7 @@ class Recipe:
     batch: int = 16
     learning_rate: float = 1e-3
     free: float = 0.25
+    restart: float | None = None
     snapshots: bool = False
 
     @property
@@ -135,9 +138,11 @@ class Recipe:
         )
 
 
-# One step of shared weights moves all layers at once: at the others' rate ALBERT never leaves word frequencies.
-_RATES = {"albert": 5e-4}
-_FREE = {"bert": 0.6}
+# One step of shared weights moves all layers at once: at the others' rate ALBERT never leaves word frequencies. Once
+# all tokens are there it must find its way again, which takes a higher rate than it could begin with.
+_RATES = {"albert": 3e-4}
+_RESTARTS = {"albert": 6e-4}
+_FREE = {"albert": 0.6, "bert": 0.6}
 
 # Three tokens in ten are predicted by a masked model and all by a causal one: about as many predictions in the end.
 _LONGER = 32 / 9
@@ -153,6 +158,7 @@ RECIPES = {
         steps=_steps(kind, 4500),
         learning_rate=_RATES.get(kind, 1e-3),
         free=_FREE.get(kind, 0.25),
+        restart=_RESTARTS.get(kind),
         snapshots=kind in ("albert", "gpt2"),
     )
     for kind in KINDS

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import torch
 from networks import CONFIGS, random_model
-from test_models import folder  # noqa: F401
 
 import companion
-from companion import reading, spectrum, steered
+from companion import spectrum, steered
 from companion.errors import SteeringError
 from companion.steering import paper_reading
 
@@ -24,6 +23,7 @@ def same(model, before):
     return all(torch.equal(tensor, before[name]) for name, tensor in model.network.state_dict().items())
 
 
+@pytest.mark.filterwarnings("ignore:the values of this layer do not carry")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_edit_adds_a_rank_one_matrix_to_F_and_goes_without_a_trace(name):
     model = random_model(name)
@@ -126,27 +126,13 @@ def test_all_tokens_align_right_after_attention_at_large_strength(minilm):
     assert cosine.abs().min() > 0.999
 
 
-def test_a_reading_of_mean_head_outputs_sends_every_token_to_plus_d(minilm):
-    d = torch.randn(384, generator=torch.Generator().manual_seed(0))
-    p = reading(minilm, ["Call me Ishmael.", "It was the whale, and the sea went on."])
-    with steered(minilm, d, 1e6, reading=p):
-        x = minilm.states("A quite different sentence about tea.", "attention")[-1]
-    assert ((x @ d) / x.norm(dim=1) / d.norm()).min() > 0.999
-
-
-def test_the_average_token_reads_one(minilm):
-    texts = ["Call me Ishmael.", "It was the whale, and the sea went on."]
-    p = reading(minilm, texts, layer=2)
-    z = torch.cat([minilm.states(text, "heads")[2] for text in texts]).double()
-    assert float((z @ p).mean()) == pytest.approx(1.0)
-
-
 def test_the_papers_reading_solves_its_equation_and_is_least_squares_where_V_is_singular():
     layer = random_model("bert").layers[0]
     d = direction()
     torch.testing.assert_close(layer.W_V.double().T @ paper_reading(layer, d), d, atol=1e-6, rtol=1e-6)
     layer.W_V[0] = layer.W_V[1]
-    p = paper_reading(layer, d)
+    with pytest.warns(UserWarning, match=r"do not carry \d+% of the direction"):
+        p = paper_reading(layer, d)
     expected = np.linalg.pinv(layer.W_V.double().numpy().T) @ d.numpy()
     np.testing.assert_allclose(p, expected, atol=1e-6)
 
@@ -190,26 +176,3 @@ def test_float16_overflow_is_refused_and_leaves_an_outer_edit_in_force():
             pass
         assert same(model, one)
     assert same(model, before)
-
-
-def test_a_reading_needs_texts(minilm):
-    with pytest.raises(companion.CompanionError, match="empty"):
-        reading(minilm, [])
-    with pytest.raises(companion.CompanionError, match="single string, 'whale'"):
-        reading(minilm, "whale")
-
-
-def test_cosines_are_those_of_kept_states(minilm):
-    d = torch.randn(384, generator=torch.Generator().manual_seed(3))
-    texts = ["Call me Ishmael.", "It was the whale."]
-    table = companion.cosines(minilm, texts, d, layer=2).set_index(["text", "stage"])
-    for number, text in enumerate(texts):
-        for stage in ("in", "attention", "norm", "out"):
-            x = minilm.states(text, stage)[2].double()
-            cosine = x @ d.double() / x.norm(dim=1) / d.double().norm()
-            row = table.loc[(number, stage)]
-            assert row["signed"] == pytest.approx(float(cosine.mean()), abs=1e-5)
-            assert row["absolute"] == pytest.approx(float(cosine.abs().mean()), abs=1e-5)
-            assert row["plus"] == float((cosine > 0).double().mean())
-    with pytest.raises(companion.CompanionError, match="empty"):
-        companion.cosines(minilm, [], d)
