@@ -2,6 +2,7 @@
 
 import copy
 
+import tokenizers
 import torch
 import transformers as tf
 
@@ -115,3 +116,13 @@ def random_layer(d=6, n_heads=2, seed=0, dtype=torch.float64, size=1.0, **option
     generator = torch.Generator().manual_seed(seed)
     matrices = {f"W_{letter}": size * torch.randn(d, d, generator=generator, dtype=dtype) / d**0.5 for letter in "QKVO"}
     return companion.AttentionLayer(**matrices, n_heads=n_heads, **options)
+
+
+def words(length=32):
+    """A tokenizer of one lower-case letter a token, for networks of sixty tokens; it adds none of its own."""
+    vocabulary = {word: i for i, word in enumerate(["<pad>", "<unk>", *"abcdefghijklmnopqrstuvwxyz"])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    return tf.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>", model_max_length=length
+    )
