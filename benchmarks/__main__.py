@@ -11,10 +11,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks import spectra, starts, traces
+from benchmarks import checkpoints, edits, spectra, starts, traces
 
 RESULTS = Path(__file__).with_name("results.json")
-PARTS = {"trace": traces.measure, "spectrum": spectra.measure, "starts": starts.measure}
+PARTS = {
+    "trace": traces.measure,
+    "spectrum": spectra.measure,
+    "starts": starts.measure,
+    "edits": edits.measure,
+    "checkpoints": checkpoints.measure,
+}
 
 
 def main() -> None:

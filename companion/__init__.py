@@ -21,6 +21,7 @@ from companion.permanent import Steered, steer, unshared
 from companion.pricing import continuations, price, strength_at, text_measures
 from companion.readings import reading
 from companion.rivals import added, raised, sensitive
+from companion.samples import Samples
 from companion.scaling import norm_scaled
 from companion.significance import against_other_layers, against_random, holm
 from companion.similarity import similarity
@@ -47,6 +48,7 @@ __all__ = [
     "Finding",
     "Landing",
     "Model",
+    "Samples",
     "Spectrum",
     "Steered",
     "Study",

@@ -76,6 +76,7 @@ def _card(recipe: Recipe, run: Path, data: list[dict[str, str]], tokens: int) ->
         "steps": recipe.steps,
         "batch": recipe.batch,
         "learning_rate": recipe.learning_rate,
+        **({"restart": [round(recipe.free * recipe.steps), recipe.restart]} if recipe.restart else {}),
         "tokens_seen": recipe.steps * recipe.batch * POSITIONS,
         "corpus_tokens": tokens,
         "minutes": round(seconds / 60, 1),
