@@ -30,12 +30,14 @@ def write(folder: Path) -> float:
     config.attention_layers = ["global", "local"] * (LAYERS // 2)
     config.save_pretrained(folder)
     generator = torch.Generator().manual_seed(0)
-    shapes = {f"attn.attention.{name}_proj.weight": (D, D) for name in ("q", "k", "v", "out")}
+    shapes: dict[str, tuple[int, ...]] = {
+        f"attn.attention.{name}_proj.weight": (D, D) for name in ("q", "k", "v", "out")
+    }
     shapes |= {"attn.attention.out_proj.bias": (D,), "ln_1.weight": (D,), "ln_1.bias": (D,)}
     shapes |= {"ln_2.weight": (D,), "ln_2.bias": (D,)}
     shapes |= {"mlp.c_fc.weight": (4 * D, D), "mlp.c_fc.bias": (4 * D,)}
     shapes |= {"mlp.c_proj.weight": (D, 4 * D), "mlp.c_proj.bias": (D,)}
-    where = {}
+    where: dict[str, str] = {}
     for index in tqdm(range(LAYERS), "writing a checkpoint", unit=" layers"):
         shard = {
             f"transformer.h.{index}.{name}": (torch.randn(shape, generator=generator) / D**0.5).half()

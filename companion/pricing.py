@@ -102,11 +102,19 @@ def strength_at(
     SteeringError
         If no strength from 1e-6 to 1e6 gets there: behind a norm an edit moves a network only so far.
     """
+    _check_causal(model)
+    windows = [(text, torch.tensor([ids], device=model.device)) for text, ids in model.encoded(texts)]
+    with torch.no_grad():
+        before = [_log_probabilities(model, ids) for _, ids in windows]
 
+    @torch.no_grad()
     def excess(log_strength: float) -> float:
-        strength = float(np.exp(log_strength))
-        moved = float(price(model, texts, {"": lambda: edit(strength)})["kl"].mean())
-        return float(np.log(max(moved, 1e-12) / kl))
+        rows: dict[int, list[tuple[float, int]]] = {}
+        with edit(float(np.exp(log_strength))):
+            for (text, ids), p in zip(windows, before, strict=True):
+                rows.setdefault(text, []).append((float(_divergence(_log_probabilities(model, ids), p)), len(p)))
+        means = [sum(value * n for value, n in parts) / sum(n for _, n in parts) for parts in rows.values()]
+        return float(np.log(max(float(np.mean(means)), 1e-12) / kl))
 
     # Small changes cost their square, so the logarithms stand on a line of slope two.
     here = 0.0
@@ -203,13 +211,18 @@ def _compared(before: Tensor, after: Tensor, following: Tensor, chosen: Tensor) 
     mixed = q.mean(0).clamp_min(1e-300).log()
     return {
         "tokens": float(len(following)),
-        "kl": float((q * (after - before)).sum(-1).mean()),
+        "kl": float(_divergence(after, before)),
         "nats": float(-after.gather(1, following[:, None]).mean()),
         "nats_before": float(-before.gather(1, following[:, None]).mean()),
         "share": float(q[:, chosen].sum(-1).mean()),
         "share_before": float(before.exp()[:, chosen].sum(-1).mean()),
         "spread": float((q * (after.clamp_min(-690) - mixed)).sum(-1).mean()),
     }
+
+
+def _divergence(q: Tensor, p: Tensor) -> Tensor:
+    """KL(q || p) in nats, mean over positions, of log-probabilities (positions, vocabulary)."""
+    return (q.exp() * (q - p)).sum(-1).mean()
 
 
 def _weighted(windows: list[dict[str, float]], key: str) -> float:

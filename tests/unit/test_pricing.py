@@ -31,6 +31,7 @@ def edit(gpt2):
 
 def test_the_price_is_what_its_definition_says():
     model = random_model("gpt2", tokenizer=words())
+    model.network.requires_grad_(False)
     ids = [3, 7]
     table = price(model, TEXTS, {"up": lambda: raised(model, ids, 1.5)}, ids).set_index("text")
     for number, text in enumerate(TEXTS):

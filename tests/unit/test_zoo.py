@@ -66,7 +66,7 @@ def test_masks_are_those_of_the_kinds(name, masks):
     model = companion.load(name)
     assert {layer.mask for layer in model.layers} == masks
     assert {layer.window for layer in model.layers if layer.mask == "local"} <= {32}
-    assert (model.layers[0].gain is None) == (name in ("zoo/bert", "zoo/causal-bert"))  # post-norm
+    assert (model.layers[0].gain is None) == (name in ("zoo/albert", "zoo/bert", "zoo/causal-bert"))  # post-norm
 
 
 def test_a_model_of_the_zoo_is_a_plain_hugging_face_folder():
