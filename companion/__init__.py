@@ -8,7 +8,7 @@ from companion import data, examples, figures, hooks, zoo
 from companion.ablation import ablated
 from companion.alignment import alignment, excess, tilt, turns
 from companion.checkpoints import spectra
-from companion.directions import direction, word_tokens
+from companion.directions import direction, promoted, word_tokens
 from companion.dynamics import angles, clusters, consensus, orbit, plane_coordinates, power_step
 from companion.errors import CompanionError
 from companion.fates import fates
@@ -88,6 +88,7 @@ __all__ = [
     "polygon_radius",
     "power_step",
     "price",
+    "promoted",
     "raised",
     "rank_correlation",
     "reading",

@@ -13,7 +13,7 @@ from companion.errors import SteeringError
 from companion.layers import check_layer
 from companion.spectrum import spectrum
 
-__all__ = ["direction", "word_tokens"]
+__all__ = ["direction", "promoted", "word_tokens"]
 
 
 def direction(
@@ -110,6 +110,33 @@ def word_tokens(model: Any, words: Iterable[str]) -> dict[str, int]:
             f"none of {', '.join(given[:8]) or 'no words'} is a single token of {model.name}; use others"
         )
     return found
+
+
+@torch.no_grad()
+def promoted(model: Any, state: Tensor, count: int = 8) -> list[str]:
+    """Return the tokens that the output head would give most to a token that left the last layer at ``state``.
+
+    Parameters
+    ----------
+    model : Model
+        A network with an output head, see :func:`companion.load`.
+    state : Tensor, shape (d_model,)
+        Residual stream behind the last layer; its length matters where no norm follows.
+    count : int
+        How many tokens, the likeliest first.
+
+    Raises
+    ------
+    SteeringError
+        If the network has no output head or no tokenizer.
+    """
+    if model.network.get_output_embeddings() is None or model.tokenizer is None:
+        raise SteeringError(f"{model.name} has no output head or no tokenizer, so its states have no words")
+    stream = state.to(model.device, model.network.dtype)
+    last = len(model.layers) - 1
+    with hooks.change(model.network.base_model, model.sites, last, "out", stream.expand_as):
+        logits = model.network(input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device)).logits
+    return [model.tokenizer.decode([index]).strip() for index in logits[0, 0].topk(count).indices.tolist()]
 
 
 @torch.no_grad()

@@ -46,6 +46,13 @@ _DEVICE = os.environ.get("DEVICE", "cpu")  # make book PROFILE=paper DEVICE=cuda
 _PAPER: dict[str, dict[str, Any]] = {
     "layer-varying": {"models": dict.fromkeys(_VARYING, "english"), "device": _DEVICE},
     "feed-forward": {"models": dict.fromkeys([*_SHARED, *_VARYING], "english"), "device": _DEVICE},
+    "albert": {"others": {"zoo/albert": "english", **dict.fromkeys(_SHARED, "english")}, "device": _DEVICE},
+    "steering": {
+        "models": {"gpt2": "english", "gpt-neo-125m": "english", "minilm": "english", "rxnmapper": "reactions"},
+        "shown": "gpt2",
+        "device": _DEVICE,
+    },
+    "steering-price": {"models": ["gpt2", "gpt-neo-125m"], "device": _DEVICE},
 }
 # profile -> chapter -> papermill parameters
 PROFILES: dict[str, dict[str, dict[str, Any]]] = {"embedded": {}, "paper": _PAPER}

@@ -5,7 +5,7 @@ import torch
 from networks import random_model, words
 
 import companion
-from companion import direction, word_tokens
+from companion import direction, promoted, word_tokens
 from companion.errors import SteeringError, TextError
 
 TEXTS = ["a b c d e", "k l m n"]
@@ -103,6 +103,19 @@ def test_without_a_head_or_a_tokenizer_words_mean_nothing(minilm):
         direction(minilm, words=["whale"], texts=["A whale."])
     with pytest.raises(SteeringError, match="without a tokenizer"):
         word_tokens(random_model("gpt2"), ["a"])
+    with pytest.raises(SteeringError, match="minilm has no output head or no tokenizer"):
+        promoted(minilm, torch.ones(384))
+
+
+@pytest.mark.parametrize("name", ["zoo/gpt2", "zoo/bert", "rxnmapper"])
+def test_a_state_promotes_the_words_that_the_network_itself_gives_it(name):
+    model = companion.load(name)
+    text = "CCO" if name == "rxnmapper" else "It was the whale"
+    states = model.states(text, "out")[-1]
+    with torch.no_grad():
+        best = model.network(model.ids(text)).logits[0].topk(5).indices
+    for state, tokens in zip(states, best, strict=True):
+        assert promoted(model, state, 5) == [model.tokenizer.decode([token]).strip() for token in tokens.tolist()]
 
 
 def test_lists_of_words_are_known_by_their_side():
