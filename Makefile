@@ -12,10 +12,10 @@ SOURCES := $(shell find companion book notebooks -type f -not -path '*/_build/*'
 export PROFILE
 
 .DEFAULT_GOAL := help
-.PHONY: help install book test lint bench zoo evaluate results import readme clean
+.PHONY: help install book test lint bench zoo evaluate results import site-zip readme clean
 
 help:  ## list the verbs
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/.installed  ## make .venv with everything that the book and the tests need
 
@@ -50,6 +50,9 @@ results: $(VENV)/.installed  ## pack what make book PROFILE=paper computed: make
 import: $(VENV)/.installed  ## put such a file into the repository: make import RESULTS=file.zip
 	@test -n "$(RESULTS)" || { echo "say which file: make import RESULTS=file.zip"; exit 1; }
 	$(BIN)/python book/_ext/results.py unpack "$(RESULTS)"
+
+site-zip: $(SITE)  ## pack the site, which opens without a server, into one file: make site-zip ZIP=site.zip
+	$(BIN)/python book/_ext/site_zip.py "$(or $(ZIP),site.zip)"
 
 readme: $(SITE)  ## take the README's figure from the built book
 	$(BIN)/python book/_ext/readme.py

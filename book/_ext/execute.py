@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import bundle
+import foot
 import glance
 import runner
 from docutils import nodes
@@ -72,15 +73,16 @@ def ship_mathjax(app: Sphinx, error: Exception | None) -> None:
         raise ExtensionError("sphinx-mathjax-offline holds no MathJax; reinstall it with `pip install -e .[book]`")
 
 
-def ship_plotly(app: Sphinx, error: Exception | None) -> None:
-    """Copy the interactive figures' library into the site; a page asks for it only where it has such a figure."""
+def ship_files(app: Sphinx, error: Exception | None) -> None:
+    """Copy what was fetched into the site: the interactive figures' library, a font; pages ask only where they need it."""
     if error or app.builder.format != "html":
         return
-    try:
-        found = bundle.fetch(runner.ROOT / "book" / "_build" / "plotly")
-    except bundle.BundleError as problem:
-        raise ExtensionError(f"the interactive figures have no library: {problem}") from problem
-    shutil.copyfile(found, Path(app.outdir) / "_static" / bundle.NAME)
+    for file in bundle.FILES:
+        try:
+            found = bundle.fetch(file, runner.ROOT / "book" / "_build" / "fetched")
+        except bundle.BundleError as problem:
+            raise ExtensionError(f"the site lacks a file: {problem}") from problem
+        shutil.copyfile(found, Path(app.outdir) / "_static" / file.name)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -91,6 +93,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
         raise ExtensionError(str(error)) from error
     app.add_directive("provenance", ProvenanceDirective)
     glance.register(app)
+    foot.register(app)
     app.connect("build-finished", ship_mathjax)
-    app.connect("build-finished", ship_plotly)
+    app.connect("build-finished", ship_files)
     return {"parallel_read_safe": True}

@@ -1,4 +1,4 @@
-"""The library of the interactive figures is the one on record, or the build says what is wrong."""
+"""What the site fetches for itself is the file on record, or the build says what is wrong."""
 
 import hashlib
 import io
@@ -9,41 +9,53 @@ import pytest
 
 
 @pytest.fixture
-def registry(tmp_path, monkeypatch):
-    """A registry that gives a small package, with its checksum on record."""
+def file(tmp_path):
+    """A file of a small package, with its checksum on record."""
     content = b"library"
     path = tmp_path / "package.tgz"
     with tarfile.open(path, "w:gz") as archive:
-        entry = tarfile.TarInfo(f"package/{bundle.NAME}")
+        entry = tarfile.TarInfo("package/library.js")
         entry.size = len(content)
         archive.addfile(entry, io.BytesIO(content))
-    monkeypatch.setattr(bundle, "_ADDRESS", path.as_uri())
-    monkeypatch.setattr(bundle, "_SHA256", hashlib.sha256(content).hexdigest())
-    return path
+    return bundle.File("library.js", path.as_uri(), "package/library.js", hashlib.sha256(content).hexdigest())
 
 
-def test_the_bundle_is_fetched_once(registry, tmp_path):
-    found = bundle.fetch(tmp_path / "kept")
+def other(file, **changes):
+    return bundle.File(**(file.__dict__ | changes))
+
+
+def test_a_file_is_fetched_once(file, tmp_path):
+    found = bundle.fetch(file, tmp_path / "kept")
     assert found.read_bytes() == b"library"
-    registry.unlink()
-    assert bundle.fetch(tmp_path / "kept") == found
-    assert [path.name for path in (tmp_path / "kept").iterdir()] == [bundle.NAME]
+    (tmp_path / "package.tgz").unlink()
+    assert bundle.fetch(file, tmp_path / "kept") == found
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["library.js"]
 
 
-def test_another_file_is_refused_and_not_kept(registry, tmp_path, monkeypatch):
-    monkeypatch.setattr(bundle, "_SHA256", "0" * 64)
+def test_another_file_is_refused_and_not_kept(file, tmp_path):
     with pytest.raises(bundle.BundleError, match="instead of 0000"):
-        bundle.fetch(tmp_path / "kept")
+        bundle.fetch(other(file, sha256="0" * 64), tmp_path / "kept")
     assert not (tmp_path / "kept").exists()
 
 
-def test_a_file_that_was_changed_on_disk_is_fetched_again(registry, tmp_path):
-    bundle.fetch(tmp_path / "kept").write_bytes(b"changed")
-    assert bundle.fetch(tmp_path / "kept").read_bytes() == b"library"
+def test_a_file_that_was_changed_on_disk_is_fetched_again(file, tmp_path):
+    found = bundle.fetch(file, tmp_path / "kept")
+    found.write_bytes(b"changed")
+    assert bundle.fetch(file, tmp_path / "kept").read_bytes() == b"library"
 
 
-@pytest.mark.parametrize("content", [None, b"no archive"])
-def test_a_registry_that_does_not_deliver_is_named(registry, tmp_path, content):
-    registry.unlink() if content is None else registry.write_bytes(content)
-    with pytest.raises(bundle.BundleError, match=r"cannot be fetched.*go online once"):
-        bundle.fetch(tmp_path / "kept")
+@pytest.mark.parametrize("damage", ["gone", "no archive", "without the file"])
+def test_what_cannot_be_fetched_is_named_with_what_to_do(file, tmp_path, damage):
+    path = tmp_path / "package.tgz"
+    if damage == "gone":
+        path.unlink()
+    elif damage == "no archive":
+        path.write_bytes(b"no archive")
+    else:
+        file = other(file, member="package/missing.js")
+    with pytest.raises(bundle.BundleError, match=r"cannot be fetched: .*; go online once, or put library\.js into"):
+        bundle.fetch(file, tmp_path / "kept")
+
+
+def test_every_file_on_record_has_a_name_of_its_own():
+    assert len({file.name for file in bundle.FILES}) == len(bundle.FILES)

@@ -1,0 +1,65 @@
+"""The foot of each chapter: what its numbers were made from."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import runner
+from sphinx.application import Sphinx
+
+from companion import zoo
+from companion.sources import WHEELS
+
+__all__ = ["register", "weights"]
+
+_SHOWN = ("python", "torch", "transformers", "numpy", "scipy")
+_NAME = re.compile(r"[\"'](zoo/[a-z0-9@-]+|" + "|".join(WHEELS) + r")[\"']")
+
+
+def register(app: Sphinx) -> None:
+    """Add the foot to every executed page, and a page's own language to its HTML."""
+    app.connect("html-page-context", _add)
+
+
+def weights(source: str) -> dict[str, str]:
+    """Return the models that a chapter's code names, with the SHA-256 of their weights."""
+    known = set(zoo.names())
+    found = {}
+    for name in sorted(set(_NAME.findall(source))):
+        if name in WHEELS:
+            found[name] = WHEELS[name].sha256
+        elif name in known:
+            found[name] = zoo.checksum(name)
+    return found
+
+
+def _add(app: Sphinx, pagename: str, _template: str, context: dict[str, Any], doctree: Any) -> None:
+    language = (context.get("meta") or {}).get("lang")
+    if language:
+        context["language"] = language
+        context["html5_lang"] = language
+    path = runner.BUILT / f"{Path(pagename).name}.ipynb"
+    if doctree is None or not pagename.startswith("notebooks/") or not path.is_file():
+        return
+    context["body"] += _foot(nbformat.read(path, as_version=4))
+
+
+def _foot(notebook: Any) -> str:
+    record = notebook.metadata["companion"]
+    source = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    seeds = sorted({int(seed) for seed in re.findall(r"^seed = (\d+)", source, re.MULTILINE)})
+    versions = ", ".join(f"{name} {record['versions'][name]}" for name in _SHOWN if name in record["versions"])
+    rows = {
+        "executed": f"{record['time']}, in {record['seconds']:.0f} s, at commit {record['commit']}",
+        "profile": record["profile"],
+        "seed": ", ".join(map(str, seeds)),
+        "hardware": record["hardware"],
+        "versions": versions,
+        "weights (SHA-256)": ", ".join(f"{name} {digest[:12]}" for name, digest in weights(source).items()),
+    }
+    cells = "".join(f"<div><dt>{name}</dt><dd>{html.escape(value)}</dd></div>" for name, value in rows.items() if value)
+    return f'<section class="provenance" aria-label="How this page was made"><dl>{cells}</dl></section>'
