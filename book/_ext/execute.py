@@ -74,7 +74,7 @@ def ship_mathjax(app: Sphinx, error: Exception | None) -> None:
 
 
 def ship_files(app: Sphinx, error: Exception | None) -> None:
-    """Copy what was fetched into the site: the interactive figures' library, a font; pages ask only where they need it."""
+    """Copy what was fetched into the site; a page asks for it only where it needs it."""
     if error or app.builder.format != "html":
         return
     for file in bundle.FILES:

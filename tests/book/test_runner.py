@@ -1,5 +1,6 @@
 """Chapters are executed when something changed, whole or not at all, and a failure says where."""
 
+import json
 from pathlib import Path
 
 import nbformat
@@ -96,9 +97,31 @@ def test_the_hash_covers_source_parameters_package_and_versions(tmp_path, monkey
     keys.append(runner.digest(source, "embedded", package))
     monkeypatch.setattr(runner, "version", lambda name: "0")
     keys.append(runner.digest(source, "embedded", package))
-    source.write_text(source.read_text() + "\nMore.\n")
+    source.write_text(source.read_text().replace("print(1)", "print(2)"))
     keys.append(runner.digest(source, "embedded", package))
     assert len(set(keys)) == 5
+    source.write_text(source.read_text() + "\nMore.\n")
+    assert runner.digest(source, "embedded", package) == keys[-1]
+
+
+def test_new_prose_and_captions_are_set_around_outputs_that_are_there(folders, monkeypatch):
+    folders["sources"].mkdir()
+    caption = "---\nmystnb:\n  figure:\n    caption: {}\n---\n"
+    text = HEAD + "Old.\n\n" + cell("seed = 0", ":tags: [parameters]\n\n") + cell("print(seed)", caption.format("Old"))
+    (folders["sources"] / "one.md").write_text(text)
+    monkeypatch.setitem(runner.PROFILES, "embedded", {"one": {"seed": 5}})
+    runner.run(**folders)
+    before = runner.provenance(folders["built"])[0]
+    (folders["sources"] / "one.md").write_text(text.replace("Old", "New") + "\nMore.\n")
+    assert runner.run(**folders) == []  # nothing is executed
+    assert outputs(folders, "one") == "5\n"
+    notebook = nbformat.read(folders["built"] / "one.ipynb", as_version=4)
+    whole = json.dumps(notebook)
+    assert "New" in whole and "More." in whole and "Old" not in whole
+    assert [c.cell_type for c in notebook.cells] == ["markdown", "code", "code", "code", "markdown"]
+    assert notebook.cells[3].metadata["mystnb"]["figure"]["caption"] == "New"
+    after = runner.provenance(folders["built"])[0]
+    assert {name for name in after if after[name] != before[name]} == {"text"}
 
 
 def test_parameters_reach_the_cell_that_is_tagged_for_them(folders, monkeypatch):

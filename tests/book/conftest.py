@@ -1,0 +1,26 @@
+"""The site, built once for all tests that look at it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import runner
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """Build as a reader would, with warnings as errors; chapters that are fresh are not executed again."""
+    output = tmp_path_factory.mktemp("site")
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["jupyter-book", "build", "book", "-W", "--keep-going", "--path-output", str(output)],
+        cwd=runner.ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    return output / "_build" / "html"
