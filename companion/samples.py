@@ -46,5 +46,5 @@ class Samples:
             rows.append(f'<tr><th scope="row">{strength:g}</th><td lang="en">{passages}</td></tr>')
             plain += [f"{strength:g}: {prompt}{text}" for prompt, text in zip(self.prompts, texts, strict=False)]
         head = '<thead><tr><th scope="col">strength α</th><th scope="col">beginning and what follows</th></tr></thead>'
-        table = f'<table class="table">{head}<tbody>{"".join(rows)}</tbody></table>'
+        table = f'<table class="table dataframe">{head}<tbody>{"".join(rows)}</tbody></table>'
         return {"text/html": f'<div data-samples="">{table}</div>', "text/plain": "\n".join(plain)}

@@ -73,5 +73,7 @@ class findings:  # reads as the call that it is in a notebook
             cells = (row.claim, row.model, row.verdict, row.effect, number, interval, row.null)
             lines.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
         header = "".join(f"<th>{name}</th>" for name in head)
-        table = f'<table class="table"><thead><tr>{header}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
+        table = (
+            f'<table class="table dataframe"><thead><tr>{header}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
+        )
         return {MIME: entries, "text/html": table, "text/plain": "\n".join(map(str, self.rows))}

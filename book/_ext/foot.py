@@ -1,4 +1,4 @@
-"""The foot of each chapter: what its numbers were made from."""
+"""What every page gets besides its text: a foot with its provenance, its language, and what the keyboard needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _NAME = re.compile(r"[\"'](zoo/[a-z0-9@-]+|" + "|".join(WHEELS) + r")[\"']")
 
 
 def register(app: Sphinx) -> None:
-    """Add the foot to every executed page, and a page's own language to its HTML."""
+    """Add the foot to every executed page, a page's own language to its HTML, and mend what the theme leaves."""
+    app.connect("builder-inited", _without_thebe)
     app.connect("html-page-context", _add)
 
 
@@ -37,11 +38,21 @@ def weights(source: str) -> dict[str, str]:
     return found
 
 
+def _without_thebe(app: Sphinx) -> None:
+    """Take sphinx-thebe off, which the theme brings: it would load scripts from another host, and breaks on itself."""
+    for listeners in app.events.listeners.values():
+        listeners[:] = [one for one in listeners if not one.handler.__module__.startswith("sphinx_thebe")]
+
+
 def _add(app: Sphinx, pagename: str, _template: str, context: dict[str, Any], doctree: Any) -> None:
     language = (context.get("meta") or {}).get("lang")
     if language:
         context["language"] = language
         context["html5_lang"] = language
+    if "body" in context:
+        # Wide tables scroll in their own box, which the keyboard must reach; a list may hold only entries.
+        body = re.sub(r"<table(?![^>]*tabindex)", '<table tabindex="0"', context["body"])
+        context["body"] = body.replace('<div role="list" class="citation-list">', '<div class="citation-list">')
     path = runner.BUILT / f"{Path(pagename).name}.ipynb"
     if doctree is None or not pagename.startswith("notebooks/") or not path.is_file():
         return

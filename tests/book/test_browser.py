@@ -90,7 +90,7 @@ def test_a_page_can_be_read_without_scripts(browser, address, name):
     page = context.new_page()
     page.goto(f"{address}/{name}.html")
     article = page.locator("article")
-    assert page.locator("h1").first.is_visible()
+    assert article.locator("h1").first.is_visible()
     assert len(article.inner_text().split()) > 200
     for picture in article.locator("img").all():
         assert picture.is_visible()
