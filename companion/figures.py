@@ -127,7 +127,11 @@ def lines(
         if level:
             axes.axhline(level[0], color=_NULL, lw=1, ls=":", label=level[1])
         if log_x:
-            axes.set_xscale("symlog", linthresh=float(table.loc[table[x] > 0, x].min()), linscale=0.4)
+            smallest = float(table.loc[table[x] > 0, x].min())
+            axes.set_xscale("symlog", linthresh=smallest, linscale=0.4)
+            # Powers of ten within the linear part would stand on top of the zero.
+            decades = 10.0 ** np.arange(np.ceil(np.log10(smallest)), np.floor(np.log10(table[x].max())) + 1)
+            axes.set_xticks([0.0, *decades] if (table[x] == 0).any() else decades)
         if log_y:
             axes.set_yscale("log")
         if ylim:

@@ -53,6 +53,7 @@ def _add(app: Sphinx, pagename: str, _template: str, context: dict[str, Any], do
         # Wide tables scroll in their own box, which the keyboard must reach; a list may hold only entries.
         body = re.sub(r"<table(?![^>]*tabindex)", '<table tabindex="0"', context["body"])
         context["body"] = body.replace('<div role="list" class="citation-list">', '<div class="citation-list">')
+    context["css_files"] = [file for file in context["css_files"] if "sphinx-thebe" not in str(file.filename)]
     path = runner.BUILT / f"{Path(pagename).name}.ipynb"
     if doctree is None or not pagename.startswith("notebooks/") or not path.is_file():
         return

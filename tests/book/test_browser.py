@@ -24,7 +24,7 @@ READY = """async () => {
 }"""
 BROKEN = "() => [...document.images].filter(image => !image.naturalWidth).map(image => image.src)"
 TOO_WIDE = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
-SERIOUS = """async () => (await axe.run(document, {resultTypes: ["violations"]})).violations
+SERIOUS = """async () => (await axe.run(document, {resultTypes: ["violations"], preload: false})).violations
   .filter(found => ["serious", "critical"].includes(found.impact))
   .map(found => `${found.id}: ${found.nodes.slice(0, 3).map(node => node.html.slice(0, 160)).join(" | ")}`)"""
 

@@ -4,6 +4,7 @@ import errno
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,11 +12,12 @@ from hypothesis import strategies as st
 
 import companion
 from training import evaluate, loop
-from training.corpus import IGNORED, MASK, TrainingError, batch, masked, plain, read, train_tokenizer
+from training.corpus import IGNORED, MASK, Corpus, TrainingError, batch, masked, plain, read, train_tokenizer
 from training.counts import BothSides, Trigram
-from training.loop import train
+from training.loop import learning_rate, train
 from training.recipes import KINDS, POSITIONS, RECIPES, Recipe
 from training.ship import ship
+from training.words import log_odds, write_words
 
 TINY = {kind: Recipe(kind, width=16, layers=2, heads=2, steps=24, batch=2) for kind in KINDS}
 
@@ -289,3 +291,46 @@ class TestEvaluation:
             logits = network(input_ids=inputs[None]).logits[0]
         expected = torch.nn.functional.cross_entropy(logits[3::8], torch.from_numpy(ids[3::8]), reduction="none")
         assert ours[np.arange(3, 90, 8)[:-1] - 1] == pytest.approx(expected.numpy()[:-1], rel=1e-4)
+
+
+class TestWords:
+    """The lists that the steering chapters steer towards."""
+
+    TEXTS = {  # noqa: RUF012
+        "a.txt": "The ship left. A ship and a ship, with Ahab and sails. The captain of it. " * 30,
+        "b.txt": "The sister wrote. A sister and a sister, with Jane and letters. The aunt of it. " * 30,
+        "c.txt": "The ship and the sister, of a captain and an aunt. " * 10,
+    }
+
+    def test_a_word_of_one_book_leads_there_and_a_word_of_both_leads_nowhere(self):
+        table = log_odds(self.TEXTS, "a.txt", "b.txt").set_index("word")
+        assert table.loc["ship", "z"] > 3 and table.loc["sister", "z"] < -3
+        assert abs(table.loc["the", "log_odds"]) < 0.05
+        assert table["name"][["ahab", "jane"]].all() and not table["name"][["ship", "and"]].any()
+
+    def test_swapping_the_books_turns_every_sign(self):
+        one, other = (log_odds(self.TEXTS, *pair) for pair in (("a.txt", "b.txt"), ("b.txt", "a.txt")))
+        np.testing.assert_allclose(one["log_odds"], -other["log_odds"])
+        np.testing.assert_allclose(one["z"], -other["z"])
+
+    def test_a_corpus_without_the_two_books_is_refused_and_nothing_is_written(self, books, tmp_path):
+        with pytest.raises(TrainingError, match=r"no pg2701\.txt"):
+            write_words(read(books), tmp_path / "words.csv")
+        assert not (tmp_path / "words.csv").exists()
+
+    def test_the_list_holds_no_names_and_only_words_that_are_much_commoner_in_their_book(self, tmp_path):
+        texts = {"pg2701.txt": self.TEXTS["a.txt"], "pg1342.txt": self.TEXTS["b.txt"], "c.txt": self.TEXTS["c.txt"]}
+        write_words(Corpus(texts, {}), tmp_path / "words.csv")
+        table = pd.read_csv(tmp_path / "words.csv").groupby("side")["word"].apply(set)
+        assert table["sea"] == {"ship", "left", "sails", "captain"}
+        assert table["parlour"] == {"sister", "wrote", "letters", "aunt"}
+
+
+def test_a_restart_begins_a_second_cosine_where_all_tokens_are_free():
+    once = Recipe("albert", steps=1000, learning_rate=1e-3, free=0.5)
+    twice = Recipe("albert", steps=1000, learning_rate=1e-3, free=0.5, restart=2e-3)
+    rates = [learning_rate(twice, step) for step in range(1000)]
+    assert rates[:500] == [learning_rate(once, step) for step in range(500)]
+    assert rates[500] < 1e-4  # warm-up again
+    assert max(rates[500:]) == pytest.approx(2e-3, rel=0.4)
+    assert rates[-1] == pytest.approx(1e-4, rel=0.01)

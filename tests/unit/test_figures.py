@@ -95,3 +95,12 @@ def test_a_table_without_its_columns_is_refused():
         figures.layers_against_layers(MATRIX.drop(columns="layer"), "γ")
     with pytest.raises(companion.CompanionError, match="is empty"):
         figures.paths(PATHS.iloc[:0], ("a", "b"))
+
+
+def test_samples_are_a_table_of_texts_by_strength_and_nothing_in_them_is_markup():
+    samples = companion.Samples(["The <b>"], {0.0: [" sea", "more"], 8.0: [" & ship"]})
+    found = samples._repr_mimebundle_()
+    assert "The &lt;b&gt;</strong> sea" in found["text/html"] and "&amp; ship" in found["text/html"]
+    assert found["text/plain"] == "0: The <b> sea\n8: The <b> & ship"
+    with pytest.raises(companion.CompanionError, match=r"strength 1.0 has 0 texts for 1 beginnings"):
+        companion.Samples(["a"], {1.0: []})
