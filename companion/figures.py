@@ -79,7 +79,12 @@ class Picture:
         self.figure.savefig(path, bbox_inches="tight", dpi=200)
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-        return {"image/svg+xml": self.svg(), "text/plain": self.alt}, {"image/svg+xml": {"alt": self.alt}}
+        shown = {
+            "image/svg+xml": self.svg(),
+            "text/plain": self.alt,
+            "text/csv": self.data.to_csv(index=False, float_format="%.6g"),
+        }
+        return shown, {"image/svg+xml": {"alt": self.alt}}
 
 
 def lines(

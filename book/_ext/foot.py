@@ -17,6 +17,7 @@ from companion.sources import WHEELS
 __all__ = ["register", "weights"]
 
 _SHOWN = ("python", "torch", "transformers", "numpy", "scipy")
+_FIGURE = re.compile(r'<figure[^>]*id="(?P<name>fig-[\w-]+)".*?src="(?P<picture>[^"]+)".*?</figcaption>', re.DOTALL)
 _NAME = re.compile(r"[\"'](zoo/[a-z0-9@-]+|" + "|".join(WHEELS) + r")[\"']")
 
 
@@ -24,6 +25,7 @@ def register(app: Sphinx) -> None:
     """Add the foot to every executed page, a page's own language to its HTML, and mend what the theme leaves."""
     app.connect("builder-inited", _without_thebe)
     app.connect("html-page-context", _add)
+    app.connect("build-finished", _write_tables)
 
 
 def weights(source: str) -> dict[str, str]:
@@ -57,7 +59,33 @@ def _add(app: Sphinx, pagename: str, _template: str, context: dict[str, Any], do
     path = runner.BUILT / f"{Path(pagename).name}.ipynb"
     if doctree is None or not pagename.startswith("notebooks/") or not path.is_file():
         return
-    context["body"] += _foot(nbformat.read(path, as_version=4))
+    notebook = nbformat.read(path, as_version=4)
+    tables = notebook.metadata["companion"]["tables"]
+    context["body"] = _FIGURE.sub(lambda found: _with_downloads(found, path.stem, tables), context["body"])
+    context["body"] += _foot(notebook)
+
+
+def _with_downloads(found: re.Match[str], chapter: str, tables: dict[str, str]) -> str:
+    """Put links to the picture and to its data under a figure's caption."""
+    whole, name, picture = found.group(0), found.group("name"), found.group("picture")
+    if name not in tables:
+        return whole
+    links = (
+        f'<p class="downloads"><a href="{picture}" download="{name}.svg">Picture (SVG)</a> '
+        f'<a href="../_static/data/{chapter}-{name}.csv" download="{name}.csv">Data (CSV)</a></p>'
+    )
+    return whole.replace("</figcaption>", f"{links}</figcaption>")
+
+
+def _write_tables(app: Sphinx, error: Exception | None) -> None:
+    """Write the data of every figure beside the pages."""
+    if error or app.builder.format != "html":
+        return
+    folder = Path(app.outdir) / "_static" / "data"
+    folder.mkdir(parents=True, exist_ok=True)
+    for row in runner.provenance():
+        for name, content in row["tables"].items():
+            (folder / f"{row['chapter']}-{name}.csv").write_text(content, encoding="utf-8")
 
 
 def _foot(notebook: Any) -> str:

@@ -215,6 +215,7 @@ def _execute(source: Path, built: Path, job: _Job, passed: Any, threads: int) ->
         for cell in done.cells:
             _tidy(cell)
         done.metadata["companion"]["findings"] = _findings(done)
+        done.metadata["companion"]["tables"] = _tables(done)
         nbformat.write(done, after)
         after.replace(target)
 
@@ -260,6 +261,18 @@ def _findings(notebook: Any) -> list[dict[str, Any]]:
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             found.extend(output.get("data", {}).pop(MIME, []))
+    return found
+
+
+def _tables(notebook: Any) -> dict[str, str]:
+    """Take each figure's data out of its outputs, as CSV by the figure's name: the page offers them to download."""
+    found = {}
+    for cell in _code(notebook):
+        name = cell.metadata.get("mystnb", {}).get("figure", {}).get("name")
+        for output in cell.get("outputs", []):
+            content = output.get("data", {}).pop("text/csv", None)
+            if content and name:
+                found[name] = content
     return found
 
 

@@ -80,6 +80,19 @@ def test_every_figure_is_there_and_has_alternative_text_with_numbers(site, pages
             assert len(image["alt"]) > 40 and re.search(r"\d", image["alt"]), image
 
 
+def test_every_figure_can_be_downloaded_with_its_data(site, pages):
+    for name, page in pages.items():
+        if not name.startswith("notebooks/"):
+            continue
+        figures = page.html.count('<figure class="align-default" id="fig-')
+        data = [link for link in page.links if link.endswith(".csv") and "/data/" in link]
+        assert len(data) == figures >= 3, name
+        assert sum(link.endswith(".svg") for link in page.links) == figures, name
+        for link in data:
+            table = pd.read_csv((site / f"{name}.html").parent / link)
+            assert len(table) and len(table.columns) > 1, link
+
+
 def test_every_glued_number_reached_its_sentence(pages):
     for name, page in pages.items():
         assert "glue:" not in page.html, name

@@ -1,5 +1,6 @@
 """Pictures are the same for the same table, say in words what they show, and refuse what they cannot draw."""
 
+import io
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -54,6 +55,8 @@ def test_a_picture_is_valid_svg_with_alt_text_and_the_same_twice(name):
     assert ET.fromstring(data["image/svg+xml"]).tag.endswith("svg")
     assert metadata["image/svg+xml"]["alt"] == picture.alt == data["text/plain"]
     assert len(picture.alt) > 40
+    read = pd.read_csv(io.StringIO(data["text/csv"]))
+    assert list(read.columns) == list(map(str, picture.data.columns)) and len(read) == len(picture.data)
     assert picture.svg() == again.svg()
 
 
