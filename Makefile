@@ -12,7 +12,7 @@ SOURCES := $(shell find companion book notebooks -type f -not -path '*/_build/*'
 export PROFILE
 
 .DEFAULT_GOAL := help
-.PHONY: help install book test lint bench zoo evaluate results import site-zip readme clean
+.PHONY: help install book test lint bench zoo evaluate results import serve site-zip readme clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,11 @@ results: $(VENV)/.installed  ## pack what make book PROFILE=paper computed: make
 import: $(VENV)/.installed  ## put such a file into the repository: make import RESULTS=file.zip
 	@test -n "$(RESULTS)" || { echo "say which file: make import RESULTS=file.zip"; exit 1; }
 	$(BIN)/python book/_ext/results.py unpack "$(RESULTS)"
+
+serve: $(VENV)/.installed  ## show the book while you edit: the page is built again and reloads (make serve PORT=8000)
+	PATH="$(CURDIR)/$(BIN):$$PATH" jupyter-book config sphinx book/
+	PYTHONPATH=book/_ext $(BIN)/sphinx-autobuild book book/_build/serve --port "$(or $(PORT),8000)" --watch notebooks --watch companion \
+		--ignore "*/book/notebooks/*" --ignore "*/_build/*" --ignore "*/conf.py" --ignore "*.tmp" --ignore "*/__pycache__/*"
 
 site-zip: $(SITE)  ## pack the site, which opens without a server, into one file: make site-zip ZIP=site.zip
 	$(BIN)/python book/_ext/site_zip.py "$(or $(ZIP),site.zip)"

@@ -3,7 +3,13 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -37,3 +43,18 @@ def test_every_verb_of_the_readme_is_a_verb_of_the_makefile():
     assert {"book", "test"} <= verbs
     for verb in verbs:
         assert re.search(rf"^{verb}:.*## ", makefile, re.MULTILINE), verb
+
+
+def test_environment_constraints_and_package_agree():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
+    pins = {canonicalize_name(pin.name): pin for pin in map(Requirement, lines)}
+    for group in (project["dependencies"], *project["optional-dependencies"].values()):
+        for wanted in map(Requirement, group):
+            (exact,) = pins[canonicalize_name(wanted.name)].specifier
+            assert exact.operator == "==" and wanted.specifier.contains(exact.version), wanted
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    python = next(line for line in environment["dependencies"] if str(line).startswith("python="))
+    assert SpecifierSet(project["requires-python"]).contains(python.removeprefix("python="))
+    (pip,) = (line["pip"] for line in environment["dependencies"] if isinstance(line, dict))
+    assert pip == ["--constraint constraints.txt", "--editable .[book,test]"]
