@@ -38,7 +38,7 @@ nothing else.
 - **Objective**: {card["objective"]}.
 - **Training**: step {card["step"]:,} of {card["steps"]:,}, {card["batch"]} windows of {card["positions"]} tokens a step
   ({card["tokens_seen"]:,} tokens in all, from a corpus of {card["corpus_tokens"]:,}), AdamW, peak learning rate
-  {card["learning_rate"]:g}, seed {card["seed"]}, {card["minutes"]:g} minutes.
+  {card["learning_rate"]:g}{_restart(card)}, seed {card["seed"]}, {card["minutes"]:g} minutes.
 - **Loss while training** (nats, by step): {points}.
 {_held_out(card)}
 - **Licence**: MIT, as the code. The training text is in the public domain in the United States.
@@ -51,6 +51,13 @@ decide anything.
 | --- | --- |
 {books}
 """
+
+
+def _restart(card: dict[str, Any]) -> str:
+    if "restart" not in card:
+        return ""
+    step, rate = card["restart"]
+    return f" (from step {step:,} again, up to {rate:g})"
 
 
 def _held_out(card: dict[str, Any]) -> str:
