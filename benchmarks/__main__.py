@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks import checkpoints, edits, spectra, starts, traces
+from benchmarks import checkpoints, edits, long, spectra, starts, traces
 
 RESULTS = Path(__file__).with_name("results.json")
 PARTS = {
@@ -20,6 +20,7 @@ PARTS = {
     "starts": starts.measure,
     "edits": edits.measure,
     "checkpoints": checkpoints.measure,
+    "long": long.measure,
 }
 
 
