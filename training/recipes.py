@@ -141,8 +141,8 @@ class Recipe:
 # One step of shared weights moves all layers at once: at the others' rate ALBERT never leaves word frequencies. Once
 # all tokens are there it must find its way again, which takes a higher rate than it could begin with.
 _RATES = {"albert": 3e-4}
-_RESTARTS = {"albert": 6e-4}
-_FREE = {"albert": 0.6, "bert": 0.6}
+_RESTARTS = {"albert": 8e-4}
+_FREE = {"albert": 0.45, "bert": 0.6}
 
 # Three tokens in ten are predicted by a masked model and all by a causal one: about as many predictions in the end.
 _LONGER = 32 / 9
