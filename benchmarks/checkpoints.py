@@ -39,10 +39,13 @@ def write(folder: Path) -> float:
     shapes |= {"mlp.c_proj.weight": (D, 4 * D), "mlp.c_proj.bias": (D,)}
     where: dict[str, str] = {}
     for index in tqdm(range(LAYERS), "writing a checkpoint", unit=" layers"):
-        shard = {
-            f"transformer.h.{index}.{name}": (torch.randn(shape, generator=generator) / D**0.5).half()
-            for name, shape in shapes.items()
-        }
+        tensors = {name: torch.randn(shape, generator=generator) / D**0.5 for name, shape in shapes.items()}
+        # Two directions stand out of the noise, as in trained layers; a random matrix has no gap to speak of.
+        out, value = (tensors[f"attn.attention.{name}_proj.weight"] for name in ("out", "v"))
+        first, second = torch.randn(2, D, generator=generator) / D**0.5
+        out.mul_(0.3).addr_(first, first, alpha=1.5).addr_(second, second, alpha=1.0)
+        value.mul_(0.05).diagonal().add_(1.0)
+        shard = {f"transformer.h.{index}.{name}": tensor.half() for name, tensor in tensors.items()}
         file = f"model-{index + 1:05d}-of-{LAYERS:05d}.safetensors"
         save_file(shard, folder / file)
         where |= dict.fromkeys(shard, file)
