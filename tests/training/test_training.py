@@ -293,23 +293,24 @@ class TestEvaluation:
         assert ours[np.arange(3, 90, 8)[:-1] - 1] == pytest.approx(expected.numpy()[:-1], rel=1e-4)
 
 
+BOOKS = {
+    "a.txt": "The ship left. A ship and a ship, with Ahab and sails. The captain of it. " * 30,
+    "b.txt": "The sister wrote. A sister and a sister, with Jane and letters. The aunt of it. " * 30,
+    "c.txt": "The ship and the sister, of a captain and an aunt. " * 10,
+}
+
+
 class TestWords:
     """The lists that the steering chapters steer towards."""
 
-    TEXTS = {  # noqa: RUF012
-        "a.txt": "The ship left. A ship and a ship, with Ahab and sails. The captain of it. " * 30,
-        "b.txt": "The sister wrote. A sister and a sister, with Jane and letters. The aunt of it. " * 30,
-        "c.txt": "The ship and the sister, of a captain and an aunt. " * 10,
-    }
-
     def test_a_word_of_one_book_leads_there_and_a_word_of_both_leads_nowhere(self):
-        table = log_odds(self.TEXTS, "a.txt", "b.txt").set_index("word")
+        table = log_odds(BOOKS, "a.txt", "b.txt").set_index("word")
         assert table.loc["ship", "z"] > 3 and table.loc["sister", "z"] < -3
         assert abs(table.loc["the", "log_odds"]) < 0.05
         assert table["name"][["ahab", "jane"]].all() and not table["name"][["ship", "and"]].any()
 
     def test_swapping_the_books_turns_every_sign(self):
-        one, other = (log_odds(self.TEXTS, *pair) for pair in (("a.txt", "b.txt"), ("b.txt", "a.txt")))
+        one, other = (log_odds(BOOKS, *pair) for pair in (("a.txt", "b.txt"), ("b.txt", "a.txt")))
         np.testing.assert_allclose(one["log_odds"], -other["log_odds"])
         np.testing.assert_allclose(one["z"], -other["z"])
 
@@ -319,7 +320,7 @@ class TestWords:
         assert not (tmp_path / "words.csv").exists()
 
     def test_the_list_holds_no_names_and_only_words_that_are_much_commoner_in_their_book(self, tmp_path):
-        texts = {"pg2701.txt": self.TEXTS["a.txt"], "pg1342.txt": self.TEXTS["b.txt"], "c.txt": self.TEXTS["c.txt"]}
+        texts = {"pg2701.txt": BOOKS["a.txt"], "pg1342.txt": BOOKS["b.txt"], "c.txt": BOOKS["c.txt"]}
         write_words(Corpus(texts, {}), tmp_path / "words.csv")
         table = pd.read_csv(tmp_path / "words.csv").groupby("side")["word"].apply(set)
         assert table["sea"] == {"ship", "left", "sails", "captain"}
