@@ -77,7 +77,7 @@ def direction(
         found = _raising(model, list(word_tokens(model, words).values()), texts, index)
     elif eigenvector is None and given == {"texts", "against"}:
         assert texts is not None and against is not None
-        found = _mean(model, texts, index) - _mean(model, against, index)
+        found = hooks.mean(model, texts, "out", index) - hooks.mean(model, against, "out", index)
     else:
         raise SteeringError("give words and texts, or texts and against, or eigenvector: see companion.direction")
     if not float(found.norm()) > 0:
@@ -137,20 +137,6 @@ def promoted(model: Any, state: Tensor, count: int = 8) -> list[str]:
     with hooks.change(model.network.base_model, model.sites, last, "out", stream.expand_as):
         logits = model.network(input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device)).logits
     return [model.tokenizer.decode([index]).strip() for index in logits[0, 0].topk(count).indices.tolist()]
-
-
-@torch.no_grad()
-def _mean(model: Any, texts: Iterable[str], layer: int) -> Tensor:
-    total, count = torch.zeros(model.layers[layer].d_model, dtype=torch.float64), 0
-
-    def see(_text: int, at: int, _stage: str, x: Tensor) -> None:
-        nonlocal count
-        if at == layer:
-            total.add_(x.double().sum((0, 1)).cpu())
-            count += x.shape[0] * x.shape[1]
-
-    hooks.walk(model, texts, ["out"], see)
-    return total / count
 
 
 def _raising(model: Any, ids: list[int], texts: Iterable[str], layer: int) -> Tensor:

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from companion.errors import LayerError
 from companion.layers import STAGES, Site
 
-__all__ = ["STAGES", "change", "iterate", "states", "walk", "watch"]
+__all__ = ["STAGES", "change", "iterate", "mean", "states", "walk", "watch"]
 
 # stage -> (attribute of a Site, whether the module's input or its output is read)
 _READINGS = {
@@ -203,6 +203,21 @@ def walk(model: Any, texts: Iterable[str], stages: Sequence[str], see: Callable[
     for text, window in model.encoded(texts):
         with watch(base, model.sites, stages, partial(see, text)):
             base(input_ids=torch.tensor([window], device=model.device))
+
+
+def mean(model: Any, texts: Iterable[str], stage: str, layer: int) -> Tensor:
+    """Return the mean over all tokens of one layer's reading (index from the front), float64 on the CPU."""
+    total: Tensor | float = 0.0
+    count = 0
+
+    def see(_text: int, at: int, _stage: str, x: Tensor) -> None:
+        nonlocal total, count
+        if at == layer:
+            total = total + x.double().sum((0, 1)).cpu()
+            count += x.shape[0] * x.shape[1]
+
+    walk(model, texts, [stage], see)
+    return torch.as_tensor(total) / count
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from torch import Tensor
 from companion import hooks
 from companion.errors import SteeringError
 from companion.layers import check_layer
-from companion.steering import paper_reading, unit
+from companion.steering import planned, unit
 
 __all__ = ["Landing", "cosines", "landing"]
 
@@ -81,12 +81,9 @@ def landing(
     Raises
     ------
     SteeringError, LayerError, TextError
-        For a direction, a layer or texts that cannot be used.
+        For a direction, a reading, a layer or texts that cannot be used.
     """
-    index = check_layer(layer, len(model.layers))
-    target = model.layers[index]
-    d = unit(direction, target.d_model)
-    p = paper_reading(target, d) if reading is None else torch.as_tensor(reading).cpu().double()
+    index, d, p = planned(model, direction, 1.0, layer, reading)
     rows: list[pd.DataFrame] = []
     read = torch.empty(0)
 

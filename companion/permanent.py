@@ -20,7 +20,7 @@ from torch import Tensor
 from companion.adapters import sites_of
 from companion.errors import SteeringError
 from companion.models import Model
-from companion.steering import Edit, planned
+from companion.steering import Edit, applied, planned
 
 __all__ = ["Steered", "steer", "unshared"]
 
@@ -117,9 +117,7 @@ def steer(model: Model, direction: Tensor, strength: float, layer: int = -1, rea
     sites = sites_of(network)
     W = sites[edit.layer].layer.W_O
     with torch.no_grad():
-        W.addr_(edit.column.to(W), edit.row.to(W))
-    if not bool(torch.isfinite(W).all()):
-        raise SteeringError(f"strength={strength} overflows weights of dtype {W.dtype}; use less, or float32 weights")
+        W.copy_(applied(W, edit, strength))
     record = {"model": model.name, "from": model.provenance, "layer": edit.layer, "strength": strength}
     return Steered(
         f"{model.name}, steered", network, model.tokenizer, sites, {**model.provenance, "steered": record}, edit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any
@@ -62,10 +62,7 @@ def price(model: Any, texts: Iterable[str], edits: Mapping[str, Edited], ids: Se
     _check_causal(model)
     rows: dict[tuple[int, str], list[dict[str, float]]] = {}
     chosen = torch.tensor(list(ids), dtype=torch.long, device=model.device)
-    for text, window in model.encoded(texts):
-        if len(window) < 2:
-            raise TextError(f"text {text} has fewer than two tokens, so there is nothing to predict")
-        tokens = torch.tensor([window], device=model.device)
+    for text, tokens in _windows(model, texts):
         before = _log_probabilities(model, tokens)
         for name, edit in edits.items():
             with edit():
@@ -101,20 +98,23 @@ def strength_at(
     ------
     SteeringError
         If no strength from 1e-6 to 1e6 gets there: behind a norm an edit moves a network only so far.
+    TextError
+        If there is no text, or one has fewer than two tokens.
     """
     _check_causal(model)
-    windows = [(text, torch.tensor([ids], device=model.device)) for text, ids in model.encoded(texts)]
+    windows = list(_windows(model, texts))
     with torch.no_grad():
         before = [_log_probabilities(model, ids) for _, ids in windows]
 
     @torch.no_grad()
     def excess(log_strength: float) -> float:
-        rows: dict[int, list[tuple[float, int]]] = {}
+        rows: dict[int, list[dict[str, float]]] = {}
         with edit(float(np.exp(log_strength))):
             for (text, ids), p in zip(windows, before, strict=True):
-                rows.setdefault(text, []).append((float(_divergence(_log_probabilities(model, ids), p)), len(p)))
-        means = [sum(value * n for value, n in parts) / sum(n for _, n in parts) for parts in rows.values()]
-        return float(np.log(max(float(np.mean(means)), 1e-12) / kl))
+                moved = float(_divergence(_log_probabilities(model, ids), p))
+                rows.setdefault(text, []).append({"kl": moved, "tokens": float(len(p))})
+        moved = float(np.mean([_weighted(parts, "kl") for parts in rows.values()]))
+        return float(np.log(max(moved, 1e-12) / kl))
 
     # Small changes cost their square, so the logarithms stand on a line of slope two.
     here = 0.0
@@ -198,6 +198,14 @@ def _check_causal(model: Any) -> None:
         raise SteeringError(f"{model.name} is not causal: it has no next-token distribution")
     if model.network.get_output_embeddings() is None:
         raise SteeringError(f"{model.name} has no output head: load a checkpoint with its language-model head")
+
+
+def _windows(model: Any, texts: Iterable[str]) -> Iterator[tuple[int, Tensor]]:
+    """Each text's windows with its number, as token ids of shape (1, n)."""
+    for text, window in model.encoded(texts):
+        if len(window) < 2:
+            raise TextError(f"text {text} has fewer than two tokens, so there is nothing to predict")
+        yield text, torch.tensor([window], device=model.device)
 
 
 def _log_probabilities(model: Any, tokens: Tensor) -> Tensor:

@@ -63,17 +63,7 @@ def reading(
     if kind not in ("mean", "widest"):
         raise SteeringError(f"kind={kind!r} is unknown; use 'mean' or 'widest'")
     if kind == "mean":
-        total = torch.zeros(model.layers[index].W_O.shape[1], dtype=torch.float64)
-        count = 0
-
-        def see(_text: int, at: int, _stage: str, z: Tensor) -> None:
-            nonlocal count
-            if at == index:
-                total.add_(z.double().sum((0, 1)).cpu())
-                count += z.shape[0] * z.shape[1]
-
-        hooks.walk(model, texts, ["heads"], see)
-        mean = total / count
+        mean = hooks.mean(model, texts, "heads", index)
         return mean / mean.square().sum()
     z = head_outputs(model, texts, index)
     rows = z

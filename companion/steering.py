@@ -13,7 +13,7 @@ from torch import Tensor
 from companion.errors import SteeringError
 from companion.layers import AttentionLayer, check_layer
 
-__all__ = ["Edit", "paper_reading", "planned", "steered", "unit"]
+__all__ = ["Edit", "applied", "paper_reading", "planned", "steered", "unit"]
 
 
 _CARRIED = 1e-3  # of a direction, that float32 values may fail to carry without a word
@@ -47,12 +47,12 @@ class _Edits:
 
     def __init__(self, W: Tensor) -> None:
         self.original = W.clone()
-        self.active: list[tuple[object, Tensor, Tensor]] = []
+        self.active: list[tuple[object, Edit]] = []
 
     def total(self) -> Tensor:
         W = self.original
-        for _, column, row in self.active:
-            W = torch.addr(W, column, row)
+        for _, edit in self.active:
+            W = _plus(W, edit)
         return W
 
 
@@ -98,21 +98,17 @@ def steered(
     """
     edit = planned(model, direction, strength, layer, reading)
     W = model.layers[edit.layer].W_O
-    column, row = edit.column.to(W), edit.row.to(W)
-    with torch.no_grad():
-        edits = _edits.get(W.data_ptr()) or _Edits(W)
-        edited = torch.addr(edits.total(), column, row)
-    if not bool(torch.isfinite(edited).all()):
-        raise SteeringError(f"strength={strength} overflows weights of dtype {W.dtype}; use less, or float32 weights")
+    edits = _edits.get(W.data_ptr()) or _Edits(W)
+    edited = applied(edits.total(), edit, strength)
     mine = object()
     try:
         _edits[W.data_ptr()] = edits
-        edits.active.append((mine, column, row))
+        edits.active.append((mine, edit))
         _write(W, edited)
         del edited  # the block may be long, and this is as large as the weights
         yield
     finally:
-        edits.active = [edit for edit in edits.active if edit[0] is not mine]
+        edits.active = [one for one in edits.active if one[0] is not mine]
         _write(W, edits.total())
         if not edits.active:
             _edits.pop(W.data_ptr(), None)
@@ -129,6 +125,19 @@ def planned(model: Any, direction: Tensor, strength: float, layer: int = -1, rea
         )
     p = paper_reading(target, d) if reading is None else _vector(reading, target.W_O.shape[1], "reading")
     return Edit(index, strength * d, p)
+
+
+def applied(W: Tensor, edit: Edit, strength: float) -> Tensor:
+    """Return a matrix with an edit of that strength added, or raise :class:`SteeringError` if its dtype overflows."""
+    edited = _plus(W, edit)
+    if not bool(torch.isfinite(edited).all()):
+        raise SteeringError(f"strength={strength} overflows weights of dtype {W.dtype}; use less, or float32 weights")
+    return edited
+
+
+@torch.no_grad()
+def _plus(W: Tensor, edit: Edit) -> Tensor:
+    return torch.addr(W, edit.column.to(W), edit.row.to(W))
 
 
 def paper_reading(layer: AttentionLayer, d: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,8 @@ COLUMNS = ("claim", "model", "verdict", "effect", "value", "low", "high", "null"
 
 def collect(built: Path = runner.BUILT) -> pd.DataFrame:
     """Return the findings of all executed chapters, from their metadata, one row each, by claim and model."""
-    rows = []
-    for path in sorted(built.glob("*.ipynb")):
-        record = json.loads(path.read_text(encoding="utf-8"))["metadata"]["companion"]
-        rows += [{**row, "chapter": path.stem} for row in record["findings"]]
+    records = runner.provenance(built)
+    rows = [{**row, "chapter": record["chapter"]} for record in records for row in record["findings"]]
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     number = table["claim"].str.removeprefix("C").astype(int)
     return table.assign(number=number).sort_values(["number", "model"], kind="stable").drop(columns="number")

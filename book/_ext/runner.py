@@ -132,9 +132,10 @@ def run(
     if not found:
         raise ChapterError(f"there are no chapters in {sources}")
     keys = {source: digest(source, profile) for source in found}
-    due = [source for source in found if force or _recorded(built, source, "key") != keys[source]]
+    records = {source: _recorded(built, source) for source in found}
+    due = [source for source in found if force or records[source].get("key") != keys[source]]
     for source in found:
-        if source not in due and _recorded(built, source, "text") != _text(source):
+        if source not in due and records[source].get("text") != _text(source):
             _set_again(source, built / f"{source.stem}.ipynb")
     if not due:
         return []
@@ -314,14 +315,14 @@ def _parameters(source: Path, profile: str) -> dict[str, Any]:
     return PROFILES[profile].get(source.stem, {})
 
 
-def _recorded(built: Path, source: Path, what: str) -> str | None:
-    """Return a hash that an executed notebook was made from, or None where there is no whole one."""
+def _recorded(built: Path, source: Path) -> dict[str, Any]:
+    """Return what an executed notebook says of itself; nothing where there is no whole one."""
     try:
         notebook = json.loads((built / f"{source.stem}.ipynb").read_text(encoding="utf-8"))
-        key: str = notebook["metadata"]["companion"][what]
+        record: dict[str, Any] = notebook["metadata"]["companion"]
     except (OSError, ValueError, KeyError):
-        return None
-    return key
+        return {}
+    return record
 
 
 def _versions() -> dict[str, str]:

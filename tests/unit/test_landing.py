@@ -71,3 +71,11 @@ def test_cosines_are_those_of_kept_states(minilm):
             assert row["plus"] == float((cosine > 0).double().mean())
     with pytest.raises(companion.CompanionError, match="empty"):
         cosines(minilm, [], d)
+
+
+@pytest.mark.parametrize(
+    ("reading", "says"), [(torch.ones(5), r"reading has shape \(5,\)"), (torch.zeros(384), "reading is zero")]
+)
+def test_a_reading_that_steered_would_refuse_is_refused_here_as_well(minilm, reading, says):
+    with pytest.raises(SteeringError, match=says):
+        landing(minilm, TEXTS, some(384), reading=reading)

@@ -163,6 +163,8 @@ def test_encoders_and_networks_without_a_head_have_no_price(minilm, gpt2):
         continuations(bare, ["A whale."])
     with pytest.raises(TextError, match="fewer than two tokens"):
         price(random_model("gpt2", tokenizer=words()), ["a"], {})
+    with pytest.raises(TextError, match="fewer than two tokens"):
+        strength_at(random_model("gpt2", tokenizer=words()), ["a"], None, 0.1)
 
 
 def test_a_distribution_that_no_longer_moves_has_finite_price():
