@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from tqdm import tqdm
 
 import companion
+from benchmarks.memory import peak_bytes
 
 D, LAYERS = 2560, 32
 
@@ -81,15 +82,18 @@ def _run(folder: Path, cache: Path) -> dict[str, Any]:
     return found
 
 
-def _peak() -> float:
-    """Peak resident memory of this process so far, in GB."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    return int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e9
-
-
 if __name__ == "__main__":
-    imports = _peak()
+    imports = peak_bytes()
     start = time.perf_counter()
     table = companion.spectra(sys.argv[1])
     seconds = time.perf_counter() - start
-    print(json.dumps({"seconds": seconds, "rows": len(table), "peak_gigabytes": _peak(), "imports_gigabytes": imports}))
+    print(
+        json.dumps(
+            {
+                "seconds": seconds,
+                "rows": len(table),
+                "peak_gigabytes": peak_bytes() / 1e9,
+                "imports_gigabytes": imports / 1e9,
+            }
+        )
+    )

@@ -7,31 +7,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tokenizers
-import torch
-import transformers
 
 import companion
+from benchmarks import traces
+from benchmarks.memory import peak_bytes
 from companion import tracing
 
 WORDS, TOKENS, BATCH = 200, 1_000_000, 16
 
 
 def model() -> companion.Model:
-    """Return two layers of d = 64 with random weights, and a tokenizer of one word a token."""
-    torch.manual_seed(0)
-    config = transformers.GPT2Config(
-        vocab_size=WORDS, n_embd=64, n_layer=2, n_head=4, n_positions=256, bos_token_id=0, eos_token_id=0
-    )
-    vocabulary = {f"w{i}": i for i in range(WORDS)}
-    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="w0"))
-    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, model_max_length=256)
-    return companion.from_network(transformers.GPT2LMHeadModel(config), tokenizer, "small")
+    """Return two layers of d = 64 with random weights."""
+    return traces.model(WORDS, n_embd=64, n_layer=2, n_head=4, n_positions=256)
 
 
 def texts(tokens: int) -> Iterator[str]:
@@ -66,6 +56,8 @@ def measure(_repeats: int) -> Iterator[dict[str, Any]]:
 if __name__ == "__main__":
     start = time.perf_counter()
     table = companion.trace(model(), texts(int(sys.argv[1])), batch_size=BATCH)
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    peak = int(status.partition("VmHWM:")[2].split()[0]) / 1024
-    print(json.dumps({"seconds": time.perf_counter() - start, "peak_megabytes": peak, "table_rows": len(table)}))
+    print(
+        json.dumps(
+            {"seconds": time.perf_counter() - start, "peak_megabytes": peak_bytes() / 2**20, "table_rows": len(table)}
+        )
+    )

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,21 +14,22 @@ import torch
 import transformers
 
 import companion
+from benchmarks.memory import peak_bytes
 from companion import hooks, tracing
 from companion.tracing import Target
 
 WORDS, LENGTH, BATCH = 1000, 256, 8
 
 
-def model() -> companion.Model:
-    """Return 12 layers of d = 768 with random weights, and a tokenizer of one word a token."""
+def model(words: int = WORDS, **sizes: int) -> companion.Model:
+    """Return a GPT-2 (12 layers of d = 768, but for ``sizes``) with random weights that reads one word a token."""
     torch.manual_seed(0)
-    network = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=WORDS, bos_token_id=0, eos_token_id=0))
-    vocabulary = {f"w{i}": i for i in range(WORDS)}
-    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="w0"))
-    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, model_max_length=1024)
-    return companion.from_network(network, tokenizer, "gpt2-sized")
+    config = transformers.GPT2Config(vocab_size=words, bos_token_id=0, eos_token_id=0, **sizes)
+    vocabulary = {f"w{i}": i for i in range(words)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="w0"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    reader = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=config.n_positions)
+    return companion.from_network(transformers.GPT2LMHeadModel(config), reader, "random GPT-2")
 
 
 def texts(count: int) -> list[str]:
@@ -130,6 +130,4 @@ if __name__ == "__main__":
         bare(subject, number)
     else:
         companion.trace(subject, texts(number), targets=TARGETS[wanted], batch_size=BATCH)
-    # VmHWM, not ru_maxrss: the latter starts at the size of the process that forked this one.
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    print(int(status.partition("VmHWM:")[2].split()[0]) / 1024)
+    print(peak_bytes() / 2**20)
