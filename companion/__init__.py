@@ -11,6 +11,7 @@ from companion.checkpoints import spectra
 from companion.directions import direction, promoted, word_tokens
 from companion.dynamics import angles, clusters, consensus, orbit, plane_coordinates, power_step
 from companion.errors import CompanionError
+from companion.explorer import Explorer
 from companion.fates import fates
 from companion.landing import Landing, cosines, landing
 from companion.layers import AttentionLayer
@@ -45,6 +46,7 @@ from companion.verdicts import Finding, findings
 __all__ = [
     "AttentionLayer",
     "CompanionError",
+    "Explorer",
     "Finding",
     "Landing",
     "Model",

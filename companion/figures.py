@@ -29,6 +29,7 @@ __all__ = [
     "lines",
     "paths",
     "points",
+    "spectra",
     "spheres",
     "tilts",
 ]
@@ -281,6 +282,47 @@ def eigenvalues(table: pd.DataFrame, title: str = "") -> Picture:
         for name, rows in leading.groupby("leads", sort=False)
     )
     alt = f"{len(table)} eigenvalues in the complex plane. {title} Those that lead by order: {places}."
+    return Picture(figure, alt, table)
+
+
+def spectra(table: pd.DataFrame) -> Picture:
+    """Draw eigenvalues of F in the complex plane, one small panel a layer, with the one that leads.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Columns layer, real, imag: every eigenvalue of every layer matrix.
+    """
+    _require(table, ["layer", "real", "imag"])
+    layers = list(dict.fromkeys(table["layer"]))
+    columns = 3 if len(layers) <= 6 else 4
+    rows = -(-len(layers) // columns)
+    left, right = table["real"].min(), table["real"].max()
+    top = max(table["imag"].max(), 0.25 * (right - left))
+    pad = 0.08 * (right - left) + 1e-6
+    shape = (top + pad) * 2 / (right - left + 2 * pad)
+    turn = np.linspace(0, 2 * np.pi, 200)
+    said = []
+    with mpl.rc_context(_THEME):
+        figure = Figure(figsize=(6.4, 0.6 + rows * (0.45 + 5.6 / columns * shape)), layout="constrained")
+        grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+        for axes, layer in zip(grid.flat, layers, strict=False):
+            values = table.loc[table["layer"] == layer, ["real", "imag"]].to_numpy() @ [1, 1j]
+            growth = abs(1 + values)
+            first = values[growth >= growth.max() - 1e-9]
+            axes.plot(growth.max() * np.cos(turn) - 1, growth.max() * np.sin(turn), color=_COLOURS[0], lw=0.8, ls="--")
+            axes.scatter(values.real, values.imag, s=3, color=_NULL, alpha=0.6, lw=0)
+            axes.scatter(first.real, first.imag, s=24, color=_COLOURS[1], marker="D", ec="black", lw=0.5, zorder=3)
+            axes.set(aspect="equal", xlim=(left - pad, right + pad), ylim=(-top - pad, top + pad))
+            axes.set_title(f"layer {layer}", fontsize="small")
+            said.append(
+                f"layer {layer}: {first[0].real:.2f}" + (f" ± {abs(first[0].imag):.2f}i" if first[0].imag else "")
+            )
+        for axes in grid.flat[len(layers) :]:
+            axes.set_axis_off()
+        figure.supxlabel("Re λ", fontsize="small")
+        figure.supylabel("Im λ", fontsize="small")
+    alt = f"Eigenvalues of {len(layers)} layer matrices in the complex plane. Largest |1 + λ|: {'; '.join(said)}."
     return Picture(figure, alt, table)
 
 

@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 from companion.errors import CompanionError
 
-__all__ = ["MIME", "Finding", "findings"]
+__all__ = ["MIME", "Finding", "findings", "in_words"]
 
 MIME = "application/vnd.companion.findings+json"
 Word = Literal["holds", "holds weakly", "fails", "not run here"]
+_INTERVAL = "95 % interval"
 _WORDS = ("holds", "holds weakly", "fails", "not run here")
 
 
@@ -31,11 +32,13 @@ class Finding:
     effect : str
         Which quantity, in words with its unit.
     value, low, high : float or None
-        The quantity and its 95 % interval.
+        The quantity and its interval.
     null : str
         What it is compared with.
     figure : str
         Name of the figure that shows it.
+    spread : str
+        What ``low`` and ``high`` are, where they are not a 95 % interval.
     """
 
     claim: str
@@ -47,6 +50,7 @@ class Finding:
     high: float | None = None
     null: str = ""
     figure: str = ""
+    spread: str = _INTERVAL
 
     def __post_init__(self) -> None:
         if self.verdict not in _WORDS:
@@ -54,6 +58,13 @@ class Finding:
         numbers = (self.value, self.low, self.high)
         if self.verdict != "not run here" and (None in numbers or not self.null):
             raise CompanionError(f"{self.claim} on {self.model}: a finding needs a value, an interval and a null")
+
+
+def in_words(low: float | None, high: float | None, spread: str) -> str:
+    """Return a range, and what it is where that is not a 95 % interval; "" where there is none."""
+    if low is None or high is None or low != low:  # a table's way to say None is NaN
+        return ""
+    return f"{low:.3g} to {high:.3g}" + ("" if spread == _INTERVAL else f" ({spread})")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,13 +75,19 @@ class findings:  # reads as the call that it is in a notebook
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         entries = [dataclasses.asdict(row) for row in self.rows]
-        head = ("claim", "model", "verdict", "effect", "value", "95 % interval", "compared with")
+        head = ("claim", "model", "verdict", "effect", "value", "95 % interval, or what is said", "compared with")
         lines = []
         for row in self.rows:
-            missing = row.value is None or row.low is None or row.high is None
-            number = "" if missing else f"{row.value:.3f}"
-            interval = "" if missing else f"{row.low:.3f} to {row.high:.3f}"
-            cells = (row.claim, row.model, row.verdict, row.effect, number, interval, row.null)
+            number = "" if row.value is None else f"{row.value:.3g}"
+            cells = (
+                row.claim,
+                row.model,
+                row.verdict,
+                row.effect,
+                number,
+                in_words(row.low, row.high, row.spread),
+                row.null,
+            )
             lines.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
         header = "".join(f"<th>{name}</th>" for name in head)
         table = (

@@ -11,6 +11,7 @@ from typing import Any
 import bundle
 import foot
 import glance
+import repository
 import runner
 from docutils import nodes
 from docutils.parsers.rst import Directive
@@ -85,12 +86,26 @@ def ship_files(app: Sphinx, error: Exception | None) -> None:
         shutil.copyfile(found, Path(app.outdir) / "_static" / file.name)
 
 
+def _offer_launch(app: Sphinx, config: Any) -> None:
+    config.html_theme_options.update(repository.launch(repository.address(runner.ROOT)))
+
+
+def _write_notebooks(app: Sphinx) -> None:
+    """Load what turns pages into notebooks; only then, since it stays in the way of nothing else (see published.py)."""
+    app.setup_extension("sphinx_tojupyter")
+    app.config.tojupyter_lang_synonyms = ["ipython3", "ipython", "python"]
+    app.config.tojupyter_drop_solutions = False
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Execute what is stale, now, before Sphinx looks for the pages."""
     try:
         runner.run(os.environ.get("PROFILE", "embedded"))
     except runner.ChapterError as error:
         raise ExtensionError(str(error)) from error
+    if os.environ.get("COMPANION_BUILDER") == "jupyter":
+        _write_notebooks(app)
+    app.connect("config-inited", _offer_launch)
     app.add_directive("provenance", ProvenanceDirective)
     glance.register(app)
     foot.register(app)

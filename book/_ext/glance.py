@@ -11,7 +11,9 @@ from docutils import nodes
 from docutils.parsers.rst import Directive
 from sphinx.application import Sphinx
 
-COLUMNS = ("claim", "model", "verdict", "effect", "value", "low", "high", "null", "chapter", "figure")
+from companion.verdicts import in_words
+
+COLUMNS = ("claim", "model", "verdict", "effect", "value", "low", "high", "spread", "null", "chapter", "figure")
 
 
 def collect(built: Path = runner.BUILT) -> pd.DataFrame:
@@ -36,7 +38,16 @@ class FindingsDirective(Directive):  # type: ignore[misc]  # docutils is not typ
 
 
 def _table(table: pd.DataFrame) -> nodes.table:
-    header = ("claim", "tested on", "verdict", "effect", "value", "95 % interval", "compared with", "shown in")
+    header = (
+        "claim",
+        "tested on",
+        "verdict",
+        "effect",
+        "value",
+        "95 % interval, or what is said",
+        "compared with",
+        "shown in",
+    )
     group = nodes.tgroup("", *[nodes.colspec(colwidth=1) for _ in header], cols=len(header))
 
     def line(cells: list[nodes.Node]) -> nodes.row:
@@ -54,7 +65,7 @@ def _table(table: pd.DataFrame) -> nodes.table:
                 nodes.strong("", row["verdict"]),
                 nodes.Text(row["effect"]),
                 nodes.Text(f"{row['value']:.3g}" if known else ""),
-                nodes.Text(f"{row['low']:.3g} to {row['high']:.3g}" if known else ""),
+                nodes.Text(in_words(row["low"], row["high"], row["spread"])),
                 nodes.Text(row["null"]),
                 nodes.reference("", row["chapter"], internal=True, refuri=address),
             ]

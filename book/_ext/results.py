@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import sys
 import tempfile
 import zipfile
@@ -21,7 +22,7 @@ from companion.errors import StudyError
 from companion.study import Study
 
 RESULTS = runner.ROOT / "book" / "results"
-KEPT = runner.ROOT / "book" / "_build" / "kept" / "studies"
+KEPT = Path(os.environ.get("COMPANION_CACHE", runner.ROOT / "book" / "_build" / "kept")) / "studies"
 _SUMS = "SHA256SUMS.json"
 
 

@@ -220,19 +220,6 @@ const companionSphere = (() => {
     draw();
   }
 
-  // The bundle lies beside this file, and only a page with a sphere asks for it.
-  const here = typeof document === "undefined" ? null : document.currentScript;
-  if (here) {
-    const wake = () => {
-      const boxes = document.querySelectorAll("[data-sphere]");
-      if (!boxes.length) return;
-      const bundle = document.createElement("script");
-      bundle.src = new URL("plotly-gl3d.min.js", here.src).href;
-      bundle.onload = () => boxes.forEach(build);
-      document.head.append(bundle);
-    };
-    if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", wake);
-    else wake();
-  }
+  (globalThis.companionInteractive ??= []).push(["[data-sphere]", build]);
   return { step, start, describe };
 })();

@@ -57,4 +57,4 @@ def test_environment_constraints_and_package_agree():
     python = next(line for line in environment["dependencies"] if str(line).startswith("python="))
     assert SpecifierSet(project["requires-python"]).contains(python.removeprefix("python="))
     (pip,) = (line["pip"] for line in environment["dependencies"] if isinstance(line, dict))
-    assert pip == ["--constraint constraints.txt", "--editable .[book,test]"]
+    assert pip == ["--constraint constraints.txt", "--editable .[book,publish,test]"]

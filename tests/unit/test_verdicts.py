@@ -3,7 +3,7 @@
 import pytest
 
 import companion
-from companion.verdicts import MIME
+from companion.verdicts import MIME, in_words
 
 
 def test_findings_show_as_a_table_and_as_data():
@@ -15,7 +15,13 @@ def test_findings_show_as_a_table_and_as_data():
     assert [entry["verdict"] for entry in bundle[MIME]] == ["holds", "not run here"]
     assert bundle[MIME][0]["low"] == 0.6
     assert "zoo/&lt;b&gt;" in bundle["text/html"]
-    assert "0.600 to 0.800" in bundle["text/html"]
+    assert "<td>0.6 to 0.8</td>" in bundle["text/html"]
+
+
+def test_a_range_that_is_no_interval_says_what_it_is():
+    row = companion.Finding("C10", "x", "holds", "cosine", 0.9, 0.7, 1.0, "zero", spread="worst to best direction")
+    assert "0.7 to 1 (worst to best direction)" in companion.findings([row])._repr_mimebundle_()["text/html"]
+    assert in_words(float("nan"), float("nan"), "95 % interval") == in_words(None, None, "range") == ""
 
 
 def test_a_finding_without_interval_or_null_is_refused():
