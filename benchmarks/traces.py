@@ -1,4 +1,4 @@
-"""`companion.trace` by text against the bare forward pass, on a GPT-2-sized random checkpoint."""
+"""`companion.trace` by text against the bare forward pass: a GPT-2-sized random checkpoint, and MiniLM."""
 
 from __future__ import annotations
 
@@ -50,33 +50,43 @@ TARGETS: dict[str, list[Target]] = {"own": ["own"], "all": ["own", "random", "ot
 
 
 def measure(repeats: int) -> list[dict[str, Any]]:
-    """Return one row a choice of targets: one batch traced over the same batch bare, and added memory.
+    """Return one row a network and choice of targets: one batch traced over the same batch bare; then the memory.
 
     The batch is run bare and traced in turn (the loop body of a trace), and the ratio is taken pair by pair.
     The time that passes inside the hooks, over that of the rest, is the same figure with less noise. What a
     trace does once (spectra, table) is reported on its own.
     """
+    rows = []
+    for name, of in (("GPT-2 small", model()), ("MiniLM", companion.load("minilm"))):
+        ids = np.random.default_rng(0).integers(0, WORDS, (BATCH, LENGTH)).tolist()
+        windows = [tracing.Window(i, some, i) for i, some in enumerate(ids)]
+        for chosen, targets in TARGETS.items():
+            pairs, inside = zip(*(_pair(of, windows, targets) for _ in range(2 * repeats)), strict=True)
+            rows.append(
+                {
+                    "network": name,
+                    "targets": chosen,
+                    "ratio_to_bare_forward": float(np.median([traced / plain for plain, traced in pairs])),
+                    "ratio_by_time_inside_hooks": float(np.median(inside)),
+                    "seconds_bare_batch": float(np.median([plain for plain, _ in pairs])),
+                    "pairs": len(pairs),
+                }
+            )
+    return rows + _once(repeats)
+
+
+def _once(repeats: int) -> list[dict[str, Any]]:
+    """Measure what a trace of the GPT-2-sized network costs once, in time and in memory beside the bare network's."""
     of = model()
-    windows = [tracing.Window(i, of.windows(text)[0], i) for i, text in enumerate(texts(BATCH))]
     peaks = {count: _peak("bare", count, repeats) for count in (BATCH, 6 * BATCH)}
     rows = []
-    for name, targets in TARGETS.items():
-        pairs, inside = zip(*(_pair(of, windows, targets) for _ in range(2 * repeats)), strict=True)
+    for chosen, targets in TARGETS.items():
         start = time.perf_counter()
         companion.trace(of, texts(1), targets=targets)
         once = time.perf_counter() - start
-        memory = {count: _peak(name, count, repeats) - peak for count, peak in peaks.items()}
-        rows.append(
-            {
-                "targets": name,
-                "ratio_to_bare_forward": float(np.median([traced / plain for plain, traced in pairs])),
-                "ratio_by_time_inside_hooks": float(np.median(inside)),
-                "seconds_bare_batch": float(np.median([plain for plain, _ in pairs])),
-                "seconds_of_a_trace_of_one_text": once,
-                **{f"added_megabytes_{count}_texts": added for count, added in memory.items()},
-                "pairs": len(pairs),
-            }
-        )
+        memory = {count: _peak(chosen, count, repeats) - peak for count, peak in peaks.items()}
+        added = {f"added_megabytes_{count}_texts": value for count, value in memory.items()}
+        rows.append({"network": "GPT-2 small", "targets": chosen, "seconds_of_a_trace_of_one_text": once, **added})
     return rows
 
 

@@ -126,3 +126,12 @@ def words(length=32):
     return tf.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>", model_max_length=length
     )
+
+
+_WORDS = ["the", "of", "and", "to", "a", "in", "was", "he", "it", "whale", "ship", "sea", "captain", "boat"]
+
+
+def save_tokenizer(folder, words=_WORDS, length=32):
+    """Write a BERT tokenizer of a few words beside a checkpoint."""
+    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]))
+    tf.BertTokenizer(str(folder / "vocab.txt"), model_max_length=length).save_pretrained(folder)

@@ -11,6 +11,7 @@ from typing import Any
 import bundle
 import foot
 import glance
+import guard
 import repository
 import runner
 from docutils import nodes
@@ -109,6 +110,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("provenance", ProvenanceDirective)
     glance.register(app)
     foot.register(app)
+    guard.register(app)
     app.connect("build-finished", ship_mathjax)
     app.connect("build-finished", ship_files)
     return {"parallel_read_safe": True}

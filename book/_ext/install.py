@@ -1,4 +1,4 @@
-"""Install this checkout where a chapter was opened, on Colab or Binder: the book's versions, and the torch that is there.
+"""Install this checkout where a chapter was opened (Colab, Binder): the book's versions, but the torch that is here.
 
 Run by the first cell of every published notebook, with nothing but the standard library.
 """

@@ -150,7 +150,7 @@ def _finish(notebook: Any, source: Path | None, address: str, commit: str, depth
     for cell in notebook.cells:
         cell.metadata.clear()
         if cell.cell_type == "markdown":
-            cell.source = _links(cell.source, depth)
+            cell.source = _links(_tidy(cell.source), depth)
         cells.append(cell)
         known = by_code.get(_squeezed(cell.source)) if cell.cell_type == "code" else None
         if known is None:
@@ -181,6 +181,12 @@ def _finish(notebook: Any, source: Path | None, address: str, commit: str, depth
 
 def _squeezed(code: str) -> str:
     return re.sub(r"\s+", "", code)
+
+
+def _tidy(text: str) -> str:
+    """Mend what the converter leaves: padded formulas, which GitHub does not set, and words said twice."""
+    text = re.sub(r"(?<![\\$])\$ ([^$\n]+?) \$(?!\$)", r"$\1$", text)
+    return text.replace("**Proof.**\n\nProof. ", "**Proof.** ").replace("## Solution to[ ", "### Solution to [")
 
 
 def _links(text: str, depth: int) -> str:

@@ -1,4 +1,4 @@
-"""Take the README's figure from the executed ALBERT chapter: ``make readme``."""
+"""Take the README's figure and its picture of the book from the built site: ``make readme``."""
 
 from __future__ import annotations
 
@@ -6,27 +6,44 @@ import sys
 
 import nbformat
 import runner
+from browser import chromium
 
-TARGET = runner.ROOT / "book" / "_static" / "albert-network.svg"
-FIGURE = "fig-albert-network"
+FIGURE = runner.ROOT / "book" / "_static" / "albert-network.svg"
+NAME = "fig-albert-network"
+PICTURE = runner.ROOT / "book" / "screenshot.png"
+SITE = runner.ROOT / "book" / "_build" / "html"
 
 
-def figure() -> str:
+def figure() -> bytes:
     """Return the figure's SVG from the executed notebook."""
     notebook = nbformat.read(runner.BUILT / "albert.ipynb", as_version=4)
     for cell in notebook.cells:
-        if cell.metadata.get("mystnb", {}).get("figure", {}).get("name") == FIGURE:
+        if cell.metadata.get("mystnb", {}).get("figure", {}).get("name") == NAME:
             svg: str = cell.outputs[0]["data"]["image/svg+xml"]
-            return svg
-    raise LookupError(f"the executed ALBERT chapter has no figure {FIGURE}")
+            return svg.encode()
+    raise LookupError(f"the executed ALBERT chapter has no figure {NAME}")
+
+
+def picture() -> bytes:
+    """Return a picture of the chapter on layer-varying models, where its explorer is."""
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
+        page.goto((SITE / "notebooks" / "layer-varying.html").as_uri())
+        page.wait_for_selector(".layers-gamma .main-svg")
+        page.locator("[name=layer]").fill("3")
+        page.evaluate("document.querySelector('[data-layers]').scrollIntoView()")
+        page.mouse.wheel(0, -260)
+        page.wait_for_timeout(1000)
+        return page.screenshot()
 
 
 def main() -> int:
-    """Write the figure, whole or not at all."""
-    temporary = TARGET.with_suffix(".tmp")
-    temporary.write_text(figure(), encoding="utf-8")
-    temporary.replace(TARGET)
-    print(f"wrote {TARGET.relative_to(runner.ROOT)}")
+    """Write both, each whole or not at all."""
+    for target, content in ((FIGURE, figure()), (PICTURE, picture())):
+        temporary = target.with_suffix(".tmp")
+        temporary.write_bytes(content)
+        temporary.replace(target)
+        print(f"wrote {target.relative_to(runner.ROOT)}")
     return 0
 
 

@@ -45,7 +45,11 @@ _VARYING = [
 _SHARED = ["albert-base-v2", "albert-large-v2", "albert-xlarge-v2", "albert-xxlarge-v2"]
 _DEVICE = os.environ.get("DEVICE", "cpu")  # make book PROFILE=paper DEVICE=cuda
 _PAPER: dict[str, dict[str, Any]] = {
-    "layer-varying": {"models": dict.fromkeys(_VARYING, "english"), "device": _DEVICE},
+    "layer-varying": {
+        "models": dict.fromkeys(_VARYING, "english"),
+        "drawn": ["bert-base-uncased", "gpt2", "gpt-neo-125m"],
+        "device": _DEVICE,
+    },
     "feed-forward": {"models": dict.fromkeys([*_SHARED, *_VARYING], "english"), "device": _DEVICE},
     "albert": {"others": {"zoo/albert": "english", **dict.fromkeys(_SHARED, "english")}, "device": _DEVICE},
     "steering": {

@@ -46,7 +46,10 @@
         <div class="layers-spectrum" role="img" aria-label="Eigenvalues of the layer matrix; the line above says which leads"></div>
         <div class="layers-gamma" role="img" aria-label="Alignment by layer; the table below has its numbers"></div>
       </div>`;
-    box.prepend(panel);
+    const whole = document.createElement("details");
+    whole.innerHTML = "<summary>All layers as a table</summary>";
+    whole.append(box.querySelector("table"));
+    box.replaceChildren(panel, whole);
     const form = panel.querySelector("form");
     const [plane, curve] = [panel.querySelector(".layers-spectrum"), panel.querySelector(".layers-gamma")];
     models.forEach(({ name }) => form.model.add(new Option(name, name)));

@@ -1,5 +1,6 @@
 """The paper's own models run through the same chapters, from a hub, and one that fails stops nothing."""
 
+import copy
 import json
 import shutil
 
@@ -8,13 +9,14 @@ import pytest
 import results
 import runner
 from hub import Hub
-from networks import CONFIGS, random_network
-from transformers import BertTokenizer
+from networks import CONFIGS, random_network, save_tokenizer
 
 from companion.sources import HUB_MODELS
 from companion.study import Study
 
 SERVED = {"bert-base-uncased": "bert", "gpt2": "gpt2", "gpt-neo-125m": "gpt-neo-short-window"}
+SHARED = "albert-base-v2"
+PAPER = dict(runner.PROFILES["paper"])
 BROKEN = "gpt2-xl"  # the hub does not have it
 
 
@@ -22,14 +24,14 @@ BROKEN = "gpt2-xl"  # the hub does not have it
 def hub(tmp_path_factory):
     """Small random networks under the names of the paper's."""
     root = tmp_path_factory.mktemp("hub")
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "of", "and", "to", "a", "in", "was", "he", "it"]
-    for name, config in SERVED.items():
-        folder = root / HUB_MODELS[name][0]
-        random_network(CONFIGS[config]).save_pretrained(folder, max_shard_size="20KB")
-        (folder / "vocab.txt").write_text("\n".join(words))
-        BertTokenizer(str(folder / "vocab.txt"), model_max_length=32).save_pretrained(folder)
+    for name, kind in [*SERVED.items(), (SHARED, "albert")]:
+        folder, config = root / HUB_MODELS[name][0], copy.deepcopy(CONFIGS[kind])
+        if name == SHARED:
+            config.max_position_embeddings = 128  # the chapter reads fifty words at once
+        random_network(config).save_pretrained(folder, max_shard_size="20KB")
+        save_tokenizer(folder, length=getattr(config, "max_position_embeddings", 32))
     server = Hub(root)
-    server.revisions |= {HUB_MODELS[name][1] for name in SERVED}
+    server.revisions |= {HUB_MODELS[name][1] for name in [*SERVED, SHARED]}
     yield server
     server.close()
 
@@ -82,7 +84,10 @@ def test_a_run_that_stopped_goes_on_with_the_models_that_are_done(built, monkeyp
     """The second run reads what is kept: the hub is asked for nothing but the model that failed."""
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     before = {path.name: path.stat().st_mtime for path in (built / "kept" / "studies").glob("*.json")}
-    runner.run("paper", sources=built / "sources", built=built / "built", force=True)
+    again = built / "again"
+    again.mkdir()
+    shutil.copy(built / "sources" / "feed-forward.md", again)
+    runner.run("paper", sources=again, built=built / "built", force=True)
     assert before == {path.name: path.stat().st_mtime for path in (built / "kept" / "studies").glob("*.json")}
 
 
@@ -101,3 +106,27 @@ def test_results_go_into_another_repository_and_are_shown_there(built, tmp_path)
     text = json.dumps(notebook["cells"])
     assert all(name in text for name in SERVED)
     assert not (tmp_path / "kept" / "studies").exists() or not list((tmp_path / "kept" / "studies").glob("*.json"))
+
+
+def test_the_chapters_on_one_model_run_on_the_papers_too(hub, tmp_path):
+    """ALBERT and both steering chapters, which keep no tables: each is executed with the paper's names."""
+    causal = ["gpt2", "gpt-neo-125m"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_ENDPOINT", hub.url)
+        patch.setenv("HF_HOME", str(tmp_path / "cache"))
+        patch.setenv("COMPANION_CACHE", str(tmp_path / "kept"))
+        parameters = {
+            "albert": {"others": {SHARED: "english"}},
+            "steering": {"models": dict.fromkeys(causal, "english") | {"rxnmapper": "reactions"}, "shown": "gpt2"},
+            "steering-price": {"models": causal, "layers": {"last": -1}},
+        }
+        assert set(parameters) < set(PAPER)
+        for name, chosen in parameters.items():
+            assert set(chosen) - {"layers"} <= set(PAPER[name])
+            (tmp_path / "sources").mkdir(exist_ok=True)
+            shutil.copy(runner.SOURCES / f"{name}.md", tmp_path / "sources")
+        patch.setitem(runner.PROFILES, "paper", parameters)
+        runner.run("paper", sources=tmp_path / "sources", built=tmp_path / "built")
+    table = glance.collect(tmp_path / "built")
+    ran = set(table.loc[table["verdict"] != "not run here", "model"].str.split(",").str[0])
+    assert {SHARED, *causal} <= ran

@@ -45,6 +45,18 @@ def test_every_verb_of_the_readme_is_a_verb_of_the_makefile():
         assert re.search(rf"^{verb}:.*## ", makefile, re.MULTILINE), verb
 
 
+def test_every_verb_of_the_workflows_is_a_verb_of_the_makefile():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    commands = []
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"].values()
+        commands += [step["run"] for job in jobs for step in job["steps"] if "run" in step]
+    verbs = set(re.findall(r"^make ([a-z-]+)", "\n".join(commands), re.MULTILINE))
+    assert verbs >= {"test", "book", "notebooks", "links"}
+    for verb in verbs:
+        assert re.search(rf"^{verb}:.*## ", makefile, re.MULTILINE), verb
+
+
 def test_environment_constraints_and_package_agree():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]

@@ -9,9 +9,8 @@ import sys
 import pytest
 import safetensors.torch
 import torch
-import transformers
 from hub import COMMIT, Hub
-from networks import CONFIGS, random_network
+from networks import CONFIGS, random_network, save_tokenizer
 
 import companion
 from companion import sources
@@ -23,9 +22,7 @@ def folder(tmp_path_factory):
     """A checkpoint with tokenizer, as anybody would save one."""
     path = tmp_path_factory.mktemp("checkpoint")
     random_network(CONFIGS["bert"]).save_pretrained(path)
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", "whale"]
-    (path / "vocab.txt").write_text("\n".join(words))
-    transformers.BertTokenizer(str(path / "vocab.txt"), model_max_length=32).save_pretrained(path)
+    save_tokenizer(path, [*"abcdefghijklmnopqrstuvwxyz", "whale"])
     return path
 
 

@@ -1,21 +1,24 @@
-"""A headless Chromium for tests: found, or fetched where that needs nobody's leave."""
+"""A headless Chromium, for tests and for pictures of the book: found, or fetched where that needs nobody's leave."""
+
+from __future__ import annotations
 
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
 _QUIET = ["--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 
 
 @cache
-def executable():
-    """The browser's path, or None where Playwright has its own.
+def executable() -> str | None:
+    """Return the browser's path, or None where Playwright has its own.
 
     ``CHROMIUM=path`` overrides. As root on Debian or Ubuntu the system's package is installed, elsewhere
     Playwright fetches its own.
@@ -43,8 +46,8 @@ def executable():
 
 
 @contextmanager
-def chromium():
-    """A running browser."""
+def chromium() -> Iterator[Browser]:
+    """Run a browser, and close it."""
     with sync_playwright() as playwright:
         arguments = [*_QUIET, "--enable-unsafe-swiftshader", "--allow-file-access-from-files"]
         if os.geteuid() == 0:
