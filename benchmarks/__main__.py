@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks import checkpoints, edits, long, spectra, starts, traces
+from benchmarks import book, checkpoints, edits, long, spectra, starts, traces
 
 RESULTS = Path(__file__).with_name("results.json")
 PARTS = {
@@ -21,6 +21,7 @@ PARTS = {
     "edits": edits.measure,
     "checkpoints": checkpoints.measure,
     "long": long.measure,
+    "book": book.measure,
 }
 
 

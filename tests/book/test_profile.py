@@ -26,10 +26,9 @@ def hub(tmp_path_factory):
     root = tmp_path_factory.mktemp("hub")
     for name, kind in [*SERVED.items(), (SHARED, "albert")]:
         folder, config = root / HUB_MODELS[name][0], copy.deepcopy(CONFIGS[kind])
-        if name == SHARED:
-            config.max_position_embeddings = 128  # the chapter reads fifty words at once
+        config.max_position_embeddings = 128  # chapters read fifty words at once, and write as many
         random_network(config).save_pretrained(folder, max_shard_size="20KB")
-        save_tokenizer(folder, length=getattr(config, "max_position_embeddings", 32))
+        save_tokenizer(folder, length=128)
     server = Hub(root)
     server.revisions |= {HUB_MODELS[name][1] for name in [*SERVED, SHARED]}
     yield server
@@ -117,7 +116,10 @@ def test_the_chapters_on_one_model_run_on_the_papers_too(hub, tmp_path):
         patch.setenv("COMPANION_CACHE", str(tmp_path / "kept"))
         parameters = {
             "albert": {"others": {SHARED: "english"}},
-            "steering": {"models": dict.fromkeys(causal, "english") | {"rxnmapper": "reactions"}, "shown": "gpt2"},
+            "steering": {
+                "models": dict.fromkeys([*causal, "minilm"], "english") | {"rxnmapper": "reactions"},
+                "shown": "gpt2",
+            },
             "steering-price": {"models": causal, "layers": {"last": -1}},
         }
         assert set(parameters) < set(PAPER)

@@ -24,7 +24,7 @@ from companion.sources import HUB_MODELS
 CHAPTERS = [source.stem for source in runner.chapters()]
 # The longest chapters run on fewer models here; the book itself runs them whole.
 SHORTER = {
-    "steering": {"models": {"zoo/gpt2": "english", "rxnmapper": "reactions"}},
+    "steering": {"models": {"zoo/gpt2": "english", "minilm": "english", "rxnmapper": "reactions"}},
     "steering-price": {"models": ["zoo/gpt2"], "layers": {"last": -1}, "costs": [0.5]},
 }
 
