@@ -12,6 +12,7 @@ import bundle
 import foot
 import glance
 import guard
+import picture
 import repository
 import runner
 from docutils import nodes
@@ -111,6 +112,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     glance.register(app)
     foot.register(app)
     guard.register(app)
+    picture.register(app)
     app.connect("build-finished", ship_mathjax)
     app.connect("build-finished", ship_files)
     return {"parallel_read_safe": True}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-import nbformat
+import picture
 import runner
 from browser import chromium
 
@@ -14,17 +14,7 @@ PICTURE = runner.ROOT / "book" / "screenshot.png"
 SITE = runner.ROOT / "book" / "_build" / "html"
 
 
-def figure() -> bytes:
-    """Return the figure's SVG from the executed notebook."""
-    notebook = nbformat.read(runner.BUILT / "albert.ipynb", as_version=4)
-    for cell in notebook.cells:
-        if cell.metadata.get("mystnb", {}).get("figure", {}).get("name") == NAME:
-            svg: str = cell.outputs[0]["data"]["image/svg+xml"]
-            return svg.encode()
-    raise LookupError(f"the executed ALBERT chapter has no figure {NAME}")
-
-
-def picture() -> bytes:
+def screenshot() -> bytes:
     """Return a picture of the chapter on layer-varying models, where its explorer is."""
     with chromium() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
@@ -39,7 +29,7 @@ def picture() -> bytes:
 
 def main() -> int:
     """Write both, each whole or not at all."""
-    for target, content in ((FIGURE, figure()), (PICTURE, picture())):
+    for target, content in ((FIGURE, picture.find("albert", NAME)[0].encode()), (PICTURE, screenshot())):
         temporary = target.with_suffix(".tmp")
         temporary.write_bytes(content)
         temporary.replace(target)

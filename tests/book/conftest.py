@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 import runner
 
+REPOSITORY = "https://github.com/owner/name"
+
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory):
-    """Build as a reader would, with warnings as errors; chapters that are fresh are not executed again."""
+    """Build as a publisher would, with warnings as errors; chapters that are fresh are not executed again."""
     output = tmp_path_factory.mktemp("site")
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "COMPANION_REPOSITORY": REPOSITORY}
     done = subprocess.run(
         ["jupyter-book", "build", "book", "-W", "--keep-going", "--path-output", str(output)],
         cwd=runner.ROOT,

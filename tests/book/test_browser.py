@@ -84,7 +84,9 @@ def test_a_page_is_whole_readable_and_asks_nobody_else(browser, address, name, s
     page.close()
 
 
-@pytest.mark.parametrize("name", ["intro", "plain-hi", "notebooks/theory", "notebooks/steering-price"])
+@pytest.mark.parametrize(
+    "name", ["intro", "plain-hi", "notebooks/theory", "notebooks/layer-varying", "notebooks/steering-price"]
+)
 def test_a_page_can_be_read_without_scripts(browser, address, name):
     context = browser.new_context(java_script_enabled=False, viewport=SIZES["phone"])
     page = context.new_page()
@@ -96,6 +98,10 @@ def test_a_page_can_be_read_without_scripts(browser, address, name):
         assert picture.is_visible()
     if name.endswith("price"):
         assert page.locator("[data-samples] tr").count() > 3
+    if name.endswith("varying"):
+        assert page.locator("[data-layers] table").is_visible()
+    for solution in page.locator("#exercises .solution").all():
+        assert solution.is_visible() and len(solution.inner_text()) > 60
     context.close()
 
 
@@ -140,6 +146,41 @@ def test_the_strength_slider_changes_the_text_and_obeys_the_keyboard(browser, ad
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     assert place.locator("tbody tr:visible").count() == rows.count()
+    page.close()
+
+
+def test_the_layer_slider_changes_spectrum_and_words_and_obeys_the_keyboard(browser, address):
+    page = browser.new_page(viewport=SIZES["phone"])
+    wrong, _ = listening(page)
+    page.goto(f"{address}/notebooks/layer-varying.html")
+    page.wait_for_selector(".layers-gamma .main-svg", timeout=60_000)
+    says, picture = page.locator(".layers-status"), page.locator(".layers-spectrum .main-svg").first
+    assert says.inner_text().startswith("Layer 0 of minilm: λ₁ = ")
+    before = picture.inner_html()
+    page.focus("[name=layer]")
+    page.keyboard.press("ArrowRight")
+    assert says.inner_text().startswith("Layer 1 of minilm")
+    assert picture.inner_html() != before
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("ArrowDown")
+    assert says.inner_text().startswith("Layer 0 of zoo/bert")
+    whole = page.locator("[data-layers] table")
+    assert not whole.is_visible()
+    page.locator("[data-layers] summary").press("Enter")
+    assert whole.is_visible()
+    assert wrong == []
+    page.close()
+
+
+def test_solutions_are_folded_and_unfold_by_keyboard(browser, address):
+    page = browser.new_page(viewport=SIZES["phone"])
+    page.goto(f"{address}/notebooks/theory.html")
+    solution = page.locator("#exercises .solution, #exercises .admonition.dropdown").first
+    button = solution.locator("button").first
+    assert not solution.locator(".section, div.cell").first.is_visible()
+    button.focus()
+    page.keyboard.press("Enter")
+    assert solution.locator("div.cell").first.is_visible()
     page.close()
 
 

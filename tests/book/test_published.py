@@ -166,6 +166,13 @@ def test_a_chapter_reads_as_a_plain_notebook(notebooks):
         assert wants_gpu == any("torch.cuda.is_available()" in cell for cell in code if "texts" not in cell), name
 
 
+def test_what_the_launch_buttons_open_is_there(notebooks, site):
+    for page in [*(site / "notebooks").glob("*.html"), site / "paper-models.html"]:
+        (path,) = set(re.findall(r"/owner/name/blob/notebooks/([^\"]+)", page.read_text(encoding="utf-8")))
+        assert (notebooks / path).is_file(), page
+    assert os.access(notebooks / "binder" / "postBuild", os.X_OK)
+
+
 def test_notebooks_link_to_the_published_book_where_it_is_known(monkeypatch):
     text = "See [theory](theory.ipynb#thm-rate) and [all](../references.ipynb#id2), [out](https://arxiv.org/a.ipynb)."
     assert published._links(text, 1) == text

@@ -146,10 +146,14 @@ def test_every_chapter_has_the_skeleton_and_three_figures():
         text = source.read_text(encoding="utf-8")
         places = [
             text.find(part)
-            for part in ("**Claim", "**What would refute", "```{code-cell}", "## Verdict", "## What is not shown")
+            for part in (
+                *("**Claim", "**What would refute", "**Verdict", "```{code-cell}"),
+                *("## Verdict", "## What is not shown", "## Exercises"),
+            )
         ]
         assert places == sorted(places) and places[0] > 0, source
         assert text.count("    name: fig-") >= 3, source
+        assert text.count("```{exercise}") == text.count("```{solution-start}") >= 2, source
         assert ":tags: [parameters]" in text, source
 
 

@@ -131,13 +131,43 @@ def test_the_glance_has_every_claim_with_its_interval_and_the_same_as_files(site
     assert pages["glance"].html.count("not run here") >= (table["verdict"] == "not run here").sum()
 
 
+def test_every_chapter_links_symbols_to_the_notation_and_every_symbol_of_ours_is_linked(pages):
+    symbols = {anchor for anchor in pages["notation"].anchors if anchor.startswith("sym-")}
+    linked = {}
+    for name, page in pages.items():
+        fragments = {urlsplit(link).fragment for link in page.links if "notation.html#" in link}
+        linked[name] = fragments & symbols
+    for source in runner.chapters():
+        assert linked[f"notebooks/{source.stem}"], source.stem
+    assert len(symbols) > 15
+    # What every reader of the field knows needs no link.
+    assert symbols - set().union(*linked.values()) <= {"sym-sizes", "sym-heads"}
+
+
+def test_every_chapter_can_be_opened_on_colab_and_binder(pages):
+    for source in runner.chapters():
+        found = [link for link in pages[f"notebooks/{source.stem}"].links if "/owner/name/" in link]
+        path = f"notebooks/{source.stem}.ipynb"
+        assert f"https://colab.research.google.com/github/owner/name/blob/notebooks/{path}" in found
+        assert f"https://mybinder.org/v2/gh/owner/name/notebooks?urlpath=lab/tree/{path}" in found
+    assert any("blob/notebooks/paper-models.ipynb" in link for link in pages["paper-models"].links)
+
+
+def test_related_work_cites_what_it_speaks_of(pages):
+    cited = [link for link in pages["related"].links if "references.html#" in link]
+    assert len(set(cited)) >= 12
+
+
 def test_plotly_is_part_of_the_site_and_no_page_loads_it_unasked(site, pages):
-    """The sphere's own script, which is small, asks for it where there is a sphere."""
+    """A small script asks for it where there is something to build."""
     assert (site / "_static" / "plotly-gl3d.min.js").stat().st_size > 1_000_000
     assert not [name for name, page in pages.items() if any("plotly" in source for source in page.loaded)]
-    with_sphere = [name for name, page in pages.items() if "data-sphere" in page.html]
-    assert with_sphere == ["notebooks/theory-states"]
-    assert sum("sphere.js" in source for source in pages["notebooks/theory-states"].loaded) == 1
+    for part, where, script in (
+        ("data-sphere", "notebooks/theory-states", "sphere.js"),
+        ("data-layers", "notebooks/layer-varying", "layers.js"),
+    ):
+        assert [name for name, page in pages.items() if part in page.html] == [where]
+        assert sum(script in source for source in pages[where].loaded) == 1
 
 
 def test_the_sphere_runs_on_its_page(site):
