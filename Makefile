@@ -13,7 +13,7 @@ SOURCES := $(shell find companion book notebooks -type f -not -path '*/_build/*'
 export PROFILE
 
 .DEFAULT_GOAL := help
-.PHONY: help install book test lint bench zoo evaluate results import serve site-zip notebooks links readme clean
+.PHONY: help install book test lint bench zoo evaluate results import compare serve site-zip notebooks links readme clean
 
 help:  ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,10 @@ results: $(VENV)/.installed  ## pack what make book PROFILE=paper computed: make
 import: $(VENV)/.installed  ## put such a file into the repository: make import RESULTS=file.zip
 	@test -n "$(RESULTS)" || { echo "say which file: make import RESULTS=file.zip"; exit 1; }
 	$(BIN)/python book/_ext/results.py unpack "$(RESULTS)"
+
+compare: $(SITE)  ## compare this run's numbers with another's: make compare NUMBERS=numbers.csv
+	@test -n "$(NUMBERS)" || { echo "say which file: make compare NUMBERS=numbers.csv"; exit 1; }
+	$(BIN)/python book/_ext/quoted.py "$(NUMBERS)"
 
 serve: $(VENV)/.installed  ## show the book while you edit: the page is built again and reloads (make serve PORT=8000)
 	PATH="$(CURDIR)/$(BIN):$$PATH" jupyter-book config sphinx book/

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import zlib
 from importlib.metadata import files
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import foot
 import glance
 import guard
 import picture
+import quoted
 import repository
 import runner
 from docutils import nodes
@@ -113,6 +115,9 @@ def setup(app: Sphinx) -> dict[str, Any]:
     foot.register(app)
     guard.register(app)
     picture.register(app)
+    quoted.register(app)
     app.connect("build-finished", ship_mathjax)
     app.connect("build-finished", ship_files)
-    return {"parallel_read_safe": True}
+    # Where this folder changes, every page is read and written again.
+    sources = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    return {"parallel_read_safe": True, "env_version": zlib.crc32(sources)}

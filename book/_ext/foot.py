@@ -18,13 +18,15 @@ __all__ = ["register", "weights"]
 
 _SHOWN = ("python", "torch", "transformers", "numpy", "scipy")
 _FIGURE = re.compile(r'<figure[^>]*id="(?P<name>fig-[\w-]+)".*?src="(?P<picture>[^"]+)".*?</figcaption>', re.DOTALL)
+# A link that is a formula, to the notation: screen readers are told where it leads, since they see no text in it.
+_SYMBOL = re.compile(r'(<a class="reference internal" href="[^"]*#sym-([\w-]+)")(>(?:<span[^>]*>)?<span class="math)')
 _NAME = re.compile(r"[\"'](zoo/[a-z0-9@-]+|" + "|".join(WHEELS) + r")[\"']")
 
 
 def register(app: Sphinx) -> None:
     """Add the foot to every executed page, a page's own language to its HTML, and mend what the theme leaves."""
     app.connect("builder-inited", _without_thebe)
-    app.connect("html-page-context", _add)
+    app.connect("html-page-context", _add, priority=900)  # after the theme
     app.connect("build-finished", _write_tables)
 
 
@@ -54,7 +56,12 @@ def _add(app: Sphinx, pagename: str, _template: str, context: dict[str, Any], do
     if "body" in context:
         # Wide tables scroll in their own box, which the keyboard must reach; a list may hold only entries.
         body = re.sub(r"<table(?![^>]*tabindex)", '<table tabindex="0"', context["body"])
+        body = _SYMBOL.sub(r'\1 aria-label="\2, in the notation"\3', body)
         context["body"] = body.replace('<div role="list" class="citation-list">', '<div class="citation-list">')
+    for group in context.get("header_buttons", []):
+        for button in group.get("buttons", []):
+            # What is published is the page as a notebook, whatever its source is.
+            button["url"] = re.sub(r"\.md$", ".ipynb", str(button.get("url", "")))
     context["css_files"] = [file for file in context["css_files"] if "sphinx-thebe" not in str(file.filename)]
     path = runner.BUILT / f"{Path(pagename).name}.ipynb"
     if doctree is None or not pagename.startswith("notebooks/") or not path.is_file():
