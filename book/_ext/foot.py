@@ -61,7 +61,8 @@ def _add(app: Sphinx, pagename: str, _template: str, context: dict[str, Any], do
     for group in context.get("header_buttons", []):
         for button in group.get("buttons", []):
             # What is published is the page as a notebook, whatever its source is.
-            button["url"] = re.sub(r"\.md$", ".ipynb", str(button.get("url", "")))
+            if str(button.get("url", "")).startswith("https:"):
+                button["url"] = re.sub(r"\.md$", ".ipynb", button["url"])
     context["css_files"] = [file for file in context["css_files"] if "sphinx-thebe" not in str(file.filename)]
     path = runner.BUILT / f"{Path(pagename).name}.ipynb"
     if doctree is None or not pagename.startswith("notebooks/") or not path.is_file():
