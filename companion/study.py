@@ -9,9 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import platform
-import subprocess
 import time
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -27,6 +25,7 @@ from tqdm import tqdm
 from companion import data, hooks, kept
 from companion.ablation import ablated
 from companion.alignment import by_target, excess, tilt, turns
+from companion.circumstances import circumstances
 from companion.dynamics import orbit
 from companion.errors import CompanionError, StudyError
 from companion.fates import fates
@@ -207,7 +206,12 @@ def together(found: Sequence[Study], table: str) -> pd.DataFrame:
 
 def _studied(name: str, kind: str, seed: int, device: str) -> Study:
     started = time.time()
-    provenance: dict[str, Any] = {"texts": kind, "seed": seed, **_circumstances(device)}
+    provenance: dict[str, Any] = {
+        "texts": kind,
+        "seed": seed,
+        "versions": _versions(),
+        **circumstances(Path(__file__).parent, device),
+    }
     try:
         model = load(name, device=device)
         tables = study(model, data.texts(kind), seed)
@@ -341,17 +345,3 @@ def _key(name: str, kind: str, seed: int, device: str) -> str:
 
 def _versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: version(name) for name in _VERSIONS}}
-
-
-def _circumstances(device: str) -> dict[str, Any]:
-    here = Path(__file__).parent
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=here, capture_output=True, text=True, check=False
-    ).stdout.strip()
-    accelerator = torch.cuda.get_device_name(device) if device.startswith("cuda") else "no GPU"
-    return {
-        "versions": _versions(),
-        "commit": commit or "not a git checkout",
-        "hardware": f"{platform.machine()}, {os.cpu_count()} cores, {accelerator}",
-        "time": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-    }

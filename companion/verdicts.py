@@ -75,7 +75,7 @@ class findings:  # reads as the call that it is in a notebook
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
         entries = [dataclasses.asdict(row) for row in self.rows]
-        head = ("claim", "model", "verdict", "effect", "value", "95 % interval, or what is said", "compared with")
+        head = ("claim", "model", "verdict", "effect", "value", "95 % interval, or as said", "compared with")
         lines = []
         for row in self.rows:
             number = "" if row.value is None else f"{row.value:.3g}"

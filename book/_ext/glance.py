@@ -44,7 +44,7 @@ def _table(table: pd.DataFrame) -> nodes.table:
         "verdict",
         "effect",
         "value",
-        "95 % interval, or what is said",
+        "95 % interval, or as said",
         "compared with",
         "shown in",
     )

@@ -16,7 +16,6 @@ import json
 import multiprocessing
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 import time
@@ -342,25 +341,18 @@ def _versions() -> dict[str, str]:
 
 
 def _provenance(job: _Job, seconds: float) -> dict[str, Any]:
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=ROOT, capture_output=True, text=True, check=False
-    ).stdout.strip()
+    import torch
+
+    from companion.circumstances import circumstances
+
     return {
         "key": job.key,
         "profile": job.profile,
         "parameters": job.parameters,
-        "commit": commit or "not a git checkout",
-        "time": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "seconds": round(seconds, 1),
-        "hardware": f"{platform.machine()}, {os.cpu_count()} cores, {_accelerator()}",
         "versions": _versions(),
+        **circumstances(ROOT, "cuda" if torch.cuda.is_available() else "cpu"),
     }
-
-
-def _accelerator() -> str:
-    import torch
-
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
 
 
 def main() -> int:
