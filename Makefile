@@ -65,6 +65,7 @@ site-zip: $(SITE)  ## pack the site, which opens without a server, into one file
 	$(BIN)/python book/_ext/site_zip.py "$(or $(ZIP),site.zip)"
 
 notebooks: $(VENV)/.installed  ## write the notebooks that Colab and Binder open: make notebooks FOLDER=folder
+	@test -n "$(FOLDER)" || rm -rf book/_build/notebooks
 	$(BIN)/python book/_ext/published.py "$(or $(FOLDER),book/_build/notebooks)"
 
 links: $(SITE)  ## ask every address outside that the book names whether it is still there

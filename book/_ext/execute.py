@@ -95,7 +95,7 @@ def _offer_launch(app: Sphinx, config: Any) -> None:
 
 
 def _write_notebooks(app: Sphinx) -> None:
-    """Load what turns pages into notebooks; only then, since it stays in the way of nothing else (see published.py)."""
+    """Load what turns pages into notebooks, only where published.py asks for them: loading it takes a second."""
     app.setup_extension("sphinx_tojupyter")
     app.config.tojupyter_lang_synonyms = ["ipython3", "ipython", "python"]
     app.config.tojupyter_drop_solutions = False

@@ -113,18 +113,9 @@ def _converted(folder: Path) -> Path:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "COMPANION_BUILDER": "jupyter",
     }
+    builder = ["--builder", "custom", "--custom-builder", "jupyter"]
     done = subprocess.run(
-        [
-            "jupyter-book",
-            "build",
-            str(BOOK),
-            "--builder",
-            "custom",
-            "--custom-builder",
-            "jupyter",
-            "--path-output",
-            folder,
-        ],
+        ["jupyter-book", "build", str(BOOK), *builder, "--path-output", str(folder)],
         env=environment,
         capture_output=True,
         text=True,
