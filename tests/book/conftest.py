@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import bare as machine
+import published
 import pytest
+import repository
 import runner
 
 REPOSITORY = "https://github.com/owner/name"
@@ -27,3 +30,28 @@ def site(tmp_path_factory):
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     return output / "_build" / "html"
+
+
+@pytest.fixture(scope="session")
+def notebooks(site, tmp_path_factory):
+    """Every page as a notebook; the chapters have been executed for the site before."""
+    origin = tmp_path_factory.mktemp("snapshot") / "repository"
+    machine.snapshot(origin)
+    target = tmp_path_factory.mktemp("published") / "branch"
+    published.publish(target, origin.as_uri(), repository.commit(origin))
+    return target
+
+
+@pytest.fixture(scope="session")
+def bare(notebooks, tmp_path_factory):
+    """A machine without this book, on which the published chapters are running."""
+    found = machine.Bare(tmp_path_factory.mktemp("bare"), notebooks)
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _beside_the_other_tests(request):
+    """Published chapters take minutes: where they are wanted at all, they begin now and run beside the other tests."""
+    if any("test_published" in item.nodeid for item in request.session.items):
+        request.getfixturevalue("bare")

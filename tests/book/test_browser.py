@@ -63,22 +63,21 @@ def listening(page):
     return wrong, asked
 
 
-@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_whole_readable_and_asks_nobody_else(browser, address, name, size):
-    page = browser.new_page(viewport=SIZES[size], color_scheme="light")
+def test_a_page_is_whole_readable_and_asks_nobody_else(browser, address, name):
+    page = browser.new_page(viewport=SIZES["desktop"], color_scheme="light")
     wrong, asked = listening(page)
     page.goto(f"{address}/{name}.html")
     page.evaluate(READY)
     assert page.evaluate(BROKEN) == []
     page.evaluate(AXE)
-    for scheme in ("light", "dark"):
+    # Colours and names do not depend on the width: each of the two schemes is looked at once.
+    for size, scheme in (("desktop", "light"), ("phone", "dark")):
+        page.set_viewport_size(SIZES[size])
         page.emulate_media(color_scheme=scheme)
         page.wait_for_function(f"document.documentElement.dataset.theme === '{scheme}'")
-        assert page.evaluate(TOO_WIDE) <= 0, scheme
-        # Colours and names do not depend on the width: each of the two is looked at once.
-        if (scheme, size) in {("light", "desktop"), ("dark", "phone")}:
-            assert page.evaluate(SERIOUS) == [], scheme
+        assert page.evaluate(TOO_WIDE) <= 0, size
+        assert page.evaluate(SERIOUS) == [], scheme
     assert wrong == []
     assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
     page.close()

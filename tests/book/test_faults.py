@@ -87,19 +87,10 @@ def test_a_chapter_that_fails_names_its_cell_and_its_error(book, page):
     stopped(book, "chapter one, code cell 1", "ZeroDivisionError")
 
 
-def test_a_glued_key_that_does_not_exist_is_named_with_its_page(book, page):
-    page.write_text(GOOD + "\nAnd {glue:text}`unknown`.\n")
-    stopped(book, "one.ipynb", "unknown")
-
-
-def test_a_broken_reference_is_named_with_its_page(book, page):
-    page.write_text(GOOD + "\nSee {prf:ref}`thm-nowhere` and [there](#nowhere).\n")
-    stopped(book, "one.ipynb", "thm-nowhere", "nowhere")
-
-
-def test_a_missing_figure_is_named_with_its_page(book, page):
-    page.write_text(GOOD + "\n![a picture](missing.svg)\n")
-    stopped(book, "one.ipynb", "missing.svg")
+def test_a_glued_key_a_reference_and_a_figure_that_do_not_exist_are_named_with_their_page(book, page):
+    wrong = "And {glue:text}`unknown`. See {prf:ref}`thm-nowhere` and [there](#nowhere).\n\n![a picture](missing.svg)\n"
+    page.write_text(f"{GOOD}\n{wrong}")
+    stopped(book, "one.ipynb", "unknown", "thm-nowhere", "'nowhere'", "missing.svg")
 
 
 def test_an_unknown_profile_is_named_with_those_that_there_are(book):

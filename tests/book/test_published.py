@@ -3,9 +3,6 @@
 import os
 import re
 import subprocess
-import sys
-import venv
-from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,6 +12,7 @@ import nbformat
 import published
 import pytest
 import repository
+import results
 import runner
 from hub import Hub
 from networks import CONFIGS, random_network, save_tokenizer
@@ -22,123 +20,39 @@ from networks import CONFIGS, random_network, save_tokenizer
 from companion.sources import HUB_MODELS
 
 CHAPTERS = [source.stem for source in runner.chapters()]
-# The longest chapters run on fewer models here; the book itself runs them whole.
-SHORTER = {
-    "steering": {"models": {"zoo/gpt2": "english", "minilm": "english", "rxnmapper": "reactions"}},
-    "steering-price": {"models": ["zoo/gpt2"], "layers": {"last": -1}, "costs": [0.5]},
-}
-
-
-@pytest.fixture(scope="module")
-def snapshot(tmp_path_factory):
-    """The working tree as a repository of one commit: what a publishing job has checked out."""
-    root = tmp_path_factory.mktemp("snapshot") / "repository"
-    files = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "-z"],
-        cwd=runner.ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    for name in filter(None, files.split("\0")):
-        source = runner.ROOT / name
-        if source.is_symlink() or source.is_file():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            os.link(source, root / name, follow_symlinks=False)
-    author = ["-c", "user.name=test", "-c", "user.email=test", "-c", "commit.gpgsign=false"]
-    for command in (["init", "-q"], ["add", "-A"], [*author, "commit", "-q", "-m", "snapshot"]):
-        subprocess.run(["git", *command], cwd=root, check=True)
-    return root
-
-
-@pytest.fixture(scope="module")
-def notebooks(site, snapshot, tmp_path_factory):
-    """Every page as a notebook; the chapters have been executed for the site before."""
-    target = tmp_path_factory.mktemp("published") / "branch"
-    published.publish(target, snapshot.as_uri(), repository.commit(snapshot))
-    return target
-
-
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory):
-    """A machine as Colab gives it: a torch, a kernel, and nothing of this book."""
-    folder = tmp_path_factory.mktemp("bare")
-    venv.create(folder / "venv", with_pip=True)
-    python = folder / "venv" / "bin" / "python"
-    pins = (runner.ROOT / "constraints.txt").read_text().splitlines()
-    torch = next(pin for pin in pins if pin.startswith("torch=="))
-    for command in (
-        ["pip", "install", "--quiet", "--disable-pip-version-check", torch, "ipykernel"],
-        ["ipykernel", "install", "--sys-prefix", "--name", "bare"],
-    ):
-        subprocess.run([python, "-m", *command], check=True, capture_output=True)
-    return folder
-
-
-def execute(notebook, bare, output, parameters=(), **environment):
-    """Run one notebook by papermill with the bare kernel."""
-    command = [sys.executable, "-m", "papermill", str(notebook), str(output), "--kernel", "bare", "--no-progress-bar"]
-    command += ["--cwd", str(bare), *parameters]
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL"))}
-    environment = (
-        inherited | {"JUPYTER_PATH": str(bare / "venv" / "share" / "jupyter"), "OMP_NUM_THREADS": "1"} | environment
-    )
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
-
-
-@pytest.fixture(scope="module")
-def executed(notebooks, bare):
-    """All chapters, two at a time; the first by itself, since it installs the package for all."""
-    torch = next((bare / "venv").glob("lib/python*/site-packages/torch/version.py"))
-    before = torch.stat().st_mtime_ns
-    kept = {"COMPANION_CACHE": str(runner.ROOT / "book" / "_build" / "kept")}  # what the site's build computed
-
-    def one(name):
-        chosen = [
-            part for key, value in SHORTER.get(name, {}).items() for part in ("--parameters_yaml", f"{key}: {value}")
-        ]
-        return execute(notebooks / "notebooks" / f"{name}.ipynb", bare, bare / f"{name}.ipynb", chosen, **kept)
-
-    first, *others = sorted(CHAPTERS, key=lambda name: name != "your-model")
-    results = {first: one(first)}
-    with ThreadPoolExecutor(2) as pool:
-        results |= dict(zip(others, pool.map(one, others), strict=True))
-    assert torch.stat().st_mtime_ns == before, "the first cell has touched torch"
-    return results
 
 
 @pytest.mark.parametrize("name", CHAPTERS)
-def test_a_published_chapter_runs_through_in_a_bare_environment(executed, name):
-    done = executed[name]
+def test_a_published_chapter_runs_through_in_a_bare_environment(bare, name):
+    done = bare.result(name)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_the_package_came_from_the_repository_and_not_from_this_clone(executed, bare):
+def test_the_first_cell_installs_from_the_repository_and_leaves_torch_alone(bare):
+    for name in CHAPTERS:
+        bare.result(name)
     script = "import companion, sys; print(companion.__file__)"
-    done = subprocess.run([bare / "venv" / "bin" / "python", "-c", script], capture_output=True, text=True, cwd=bare)
-    assert Path(done.stdout.strip()).is_relative_to(bare / "venv"), done.stderr
+    done = subprocess.run([bare.python, "-c", script], capture_output=True, text=True, cwd=bare.folder)
+    assert Path(done.stdout.strip()).is_relative_to(bare.folder / "venv"), done.stderr
+    assert bare.torch == bare.made.result()
 
 
-def test_the_papers_models_can_be_run_from_their_notebook_alone(executed, notebooks, bare, tmp_path):
+def test_the_papers_models_can_be_run_from_their_notebook_alone(bare, tmp_path):
     """Against a hub on this machine; what it packs is what ``make import`` takes."""
+    bare.result(CHAPTERS[-1])  # the machine does one thing at a time
     folder = tmp_path / "hub" / HUB_MODELS["gpt2"][0]
     random_network(CONFIGS["gpt2"]).save_pretrained(folder)
     save_tokenizer(folder)
     hub = Hub(tmp_path / "hub")
     hub.revisions.add(HUB_MODELS["gpt2"][1])
     try:
-        chosen = ["--parameters_yaml", "models: {gpt2: english, gpt2-xl: english}"]
-        output = bare / "paper-models.ipynb"
-        done = execute(
-            notebooks / "paper-models.ipynb", bare, output, chosen, HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path / "cache")
-        )
+        models = {"models": "{gpt2: english, gpt2-xl: english}"}
+        done = bare.execute("paper-models", models, HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path / "cache"))
     finally:
         hub.close()
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "packed 1 models: gpt2" in output.read_text()
-    import results
-
-    assert results.unpack(bare / "results.zip", tmp_path / "results") == ["gpt2"]
+    assert "packed 1 models: gpt2" in (bare.folder / "paper-models.ipynb").read_text()
+    assert results.unpack(bare.folder / "results.zip", tmp_path / "results") == ["gpt2"]
 
 
 def test_the_page_of_the_papers_models_names_all_of_them():
