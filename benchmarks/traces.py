@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tokenizers
 import torch
 import transformers
+from scipy.stats import bootstrap
 
 import companion
 from benchmarks.memory import peak_bytes
@@ -49,32 +53,57 @@ def bare(of: companion.Model, count: int) -> None:
 TARGETS: dict[str, list[Target]] = {"own": ["own"], "all": ["own", "random", "other"]}
 
 
+NETWORKS: dict[str, tuple[Callable[[], companion.Model], int]] = {
+    "GPT-2 small": (model, 4),
+    "MiniLM": (lambda: companion.load("minilm"), 24),
+}
+
+
 def measure(repeats: int) -> list[dict[str, Any]]:
     """Return one row a network and choice of targets: one batch traced over the same batch bare; then the memory.
 
     The batch is run bare and traced (the loop body of a trace), now the one first and now the other, and the ratio is
-    taken pair by pair.
-    The time that passes inside the hooks, over that of the rest, is the same figure with less noise. What a
-    trace does once (spectra, table) is reported on its own.
+    taken pair by pair; its median comes with a 95 % interval. The time that passes in the trace's own code, over that
+    of the rest, is nearly the same figure with less noise: it does not see the calls of the hooks, nor how they disturb
+    the network's caches. What a trace does once (spectra, hooks, table) is reported on its own.
     """
     rows = []
-    for name, of in (("GPT-2 small", model()), ("MiniLM", companion.load("minilm"))):
-        ids = np.random.default_rng(0).integers(0, WORDS, (BATCH, LENGTH)).tolist()
-        windows = [tracing.Window(i, some, i) for i, some in enumerate(ids)]
-        for chosen, targets in TARGETS.items():
-            _pair(of, windows, targets, False)  # warms up
-            pairs, inside = zip(*(_pair(of, windows, targets, i % 2 == 1) for i in range(2 * repeats)), strict=True)
+    for name, (_, share) in NETWORKS.items():
+        for chosen in TARGETS:
+            # Else memory that goes back to the system and comes again costs either side several per cent, by chance.
+            kept = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**31)}
+            found = np.array(_elsewhere(kept, "pairs", name, chosen, str(share * repeats)))
+            ratios = found[:, 1] / found[:, 0]
+            interval = bootstrap((ratios,), np.median, rng=0, method="percentile").confidence_interval
             rows.append(
                 {
                     "network": name,
                     "targets": chosen,
-                    "ratio_to_bare_forward": float(np.median([traced / plain for plain, traced in pairs])),
-                    "ratio_by_time_inside_hooks": float(np.median(inside)),
-                    "seconds_bare_batch": float(np.median([plain for plain, _ in pairs])),
-                    "pairs": len(pairs),
+                    "ratio_to_bare_forward": float(np.median(ratios)),
+                    "interval": [float(interval.low), float(interval.high)],
+                    "ratio_by_time_in_own_code": float(np.median(found[:, 1] / (found[:, 1] - found[:, 2]))),
+                    "seconds_bare_batch": float(np.median(found[:, 0])),
+                    "pairs": len(found),
                 }
             )
     return rows + _once(max(1, repeats // 3))
+
+
+def _pairs(name: str, chosen: str, count: int) -> list[tuple[float, float, float]]:
+    """Run one batch bare and traced that many times."""
+    of = NETWORKS[name][0]()
+    ids = np.random.default_rng(0).integers(0, WORDS, (BATCH, LENGTH)).tolist()
+    windows = [tracing.Window(i, some, i) for i, some in enumerate(ids)]
+    reducer = tracing.Reducer(of, "residual", TARGETS[chosen], seed=0, tokens=False)
+    _pair(of, windows, reducer, False)  # warms up
+    return [_pair(of, windows, reducer, i % 2 == 1) for i in range(count)]
+
+
+def _elsewhere(environment: dict[str, str], *what: str) -> Any:
+    """Run a part of this module in a process of its own and return what it prints."""
+    command = [sys.executable, "-m", "benchmarks.traces", *what]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **environment})
+    return json.loads(done.stdout)
 
 
 def _once(repeats: int) -> list[dict[str, Any]]:
@@ -93,19 +122,18 @@ def _once(repeats: int) -> list[dict[str, Any]]:
 
 
 def _pair(
-    of: companion.Model, windows: list[tracing.Window], targets: list[Target], traced_first: bool
-) -> tuple[tuple[float, float], float]:
-    """Seconds of one batch bare and traced, and the latter's ratio by the time that passes inside the hooks."""
+    of: companion.Model, windows: list[tracing.Window], reducer: tracing.Reducer, traced_first: bool
+) -> tuple[float, float, float]:
+    """Seconds of one batch bare and traced, and how many of the latter pass in the trace's own code."""
     base = of.network.base_model
     ids = torch.tensor([window.ids for window in windows])
-    reducer = tracing.Reducer(of, "residual", targets, seed=0, tokens=False)
-    inside = 0.0
+    own = 0.0
 
-    def see(layer: int, stage: str, x: torch.Tensor) -> None:
-        nonlocal inside
+    def timed(call: Callable[..., None], *arguments: Any) -> None:
+        nonlocal own
         start = time.perf_counter()
-        reducer.see(layer, stage, x)
-        inside += time.perf_counter() - start
+        call(*arguments)
+        own += time.perf_counter() - start
 
     def bare_batch() -> float:
         start = time.perf_counter()
@@ -113,19 +141,19 @@ def _pair(
         return time.perf_counter() - start
 
     def traced_batch() -> float:
-        start = time.perf_counter()
-        with hooks.watch(base, of.sites, reducer.stages, see):
-            reducer.start(windows, torch.ones_like(ids, dtype=torch.bool))
+        with hooks.watch(base, of.sites, reducer.stages, partial(timed, reducer.see)):
+            start = time.perf_counter()
+            timed(reducer.start, windows, torch.ones_like(ids, dtype=torch.bool))
             base(input_ids=ids)
-            reducer.finish()
-        return time.perf_counter() - start
+            timed(reducer.finish)
+            return time.perf_counter() - start
 
     with torch.no_grad():
         if traced_first:
             traced, plain = traced_batch(), bare_batch()
         else:
             plain, traced = bare_batch(), traced_batch()
-    return (plain, traced), traced / (traced - inside)
+    return plain, traced, own
 
 
 def _peak(what: str, count: int, repeats: int) -> float:
@@ -135,20 +163,22 @@ def _peak(what: str, count: int, repeats: int) -> float:
     else its arenas move the peak by a hundred megabytes from run to run.
     """
     exact = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-    command = [sys.executable, "-m", "benchmarks.traces", what, str(count)]
-    runs = [
-        subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **exact})
-        for _ in range(repeats)
-    ]
-    return float(np.median([float(run.stdout) for run in runs]))
+    return float(np.median([_elsewhere(exact, what, str(count)) for _ in range(repeats)]))
 
 
-if __name__ == "__main__":
-    wanted, number = sys.argv[1], int(sys.argv[2])
+def _worker(wanted: str, *arguments: str) -> Any:
+    """Do one part in this process: pairs of times, or the peak memory (MB)."""
+    if wanted == "pairs":
+        name, chosen, count = arguments
+        return _pairs(name, chosen, int(count))
     subject = model()
     companion.spectrum(np.random.default_rng(0).standard_normal((768, 768)))
     if wanted == "bare":
-        bare(subject, number)
+        bare(subject, int(arguments[0]))
     else:
-        companion.trace(subject, texts(number), targets=TARGETS[wanted], batch_size=BATCH)
-    print(peak_bytes() / 2**20)
+        companion.trace(subject, texts(int(arguments[0])), targets=TARGETS[wanted], batch_size=BATCH)
+    return peak_bytes() / 2**20
+
+
+if __name__ == "__main__":
+    print(json.dumps(_worker(*sys.argv[1:])))

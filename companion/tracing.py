@@ -22,6 +22,8 @@ __all__ = ["Reducer", "Target", "Window", "trace"]
 
 Target = Literal["own", "random", "other"]
 _TARGETS = ("own", "random", "other")
+# So many vectors at most are few.
+_FEW = 8
 _STAGES = ("in", "input_norm", "attention", "norm", "ffn", "out")
 
 
@@ -144,9 +146,12 @@ class Reducer:
         self.stages = [stage for stage in _STAGES if stage in model.sites[0].stages]
         # Half precision is too coarse to sum in; wider readings are used as they are.
         dtype = torch.promote_types(model.network.dtype, torch.float32)
-        self.names, self.columns = _subspaces(
+        self.names, stacked = _subspaces(
             model.layers if matrices is None else matrices, order, chosen, seed, draws, model.device, dtype
         )
+        self.rows = stacked.shape[1]
+        self.bases = list(stacked)
+        self.bases_and_next = [stacked[layer : layer + 2].flatten(0, 1) for layer in range(len(stacked))]
         self.by_token = tokens
         self.lengths: dict[int, int] = {}
         self.sums: dict[int, NDArray[np.float64]] = {}
@@ -154,50 +159,74 @@ class Reducer:
 
     def start(self, batch: list[Window], mask: Tensor) -> None:
         """Take note of the windows in a batch and of which positions hold tokens."""
-        self.batch, self.mask = batch, mask
-        self.before: dict[int, Tensor] = {}
-        self.readings: list[tuple[int, int, Tensor]] = []
+        self.batch, self.mask = batch, None if bool(mask.all()) else mask
+        self.readings: dict[tuple[int, int], tuple[Tensor, int, Tensor]] = {}
+        self.reduced: dict[tuple[int, int], NDArray[np.float64]] = {}
+        self.ahead: tuple[Tensor, int | None, tuple[Tensor, int, Tensor]] | None = None
 
     def see(self, layer: int, stage: str, x: Tensor) -> None:
-        """Reduce one reading."""
-        x = x.to(self.columns[layer].dtype)
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        within = torch.linalg.vector_norm((x @ self.columns[layer]).unflatten(-1, (len(self.names[layer]), -1)), dim=-1)
-        gamma = within / length  # (batch, n, targets)
+        """Reduce one reading to its inner products with the bases, and its tokens' lengths.
+
+        Between the network's large products every operation starts with cold caches and costs some ten times as
+        much as in a loop. So there are few of them here, and what can wait does.
+        """
         at = self.stages.index(stage)
-        if self.by_token:
-            self.readings.append((layer, at, gamma))
-            return
-        if stage == "in":
-            self.before[layer] = gamma
-        risen = (gamma > self.before[layer]) & self.mask[..., None]
-        kept = torch.where(self.mask[..., None], gamma, 0)
-        self.readings.append((layer, at, torch.stack([kept.sum(1, dtype=torch.float64), risen.sum(1).double()])))
+        # What leaves a layer enters the next: both are measured at once.
+        if at == 0 and self.ahead is not None:
+            seen, version, reading = self.ahead
+            self.ahead = None
+            if seen is x and version is not None and version == _version(x):
+                self.readings[layer, at] = reading
+                return
+        bases = self.bases[layer] if stage != "out" else self.bases_and_next[layer]
+        wide = x if x.dtype == bases.dtype else x.to(bases.dtype)
+        length = torch.linalg.vector_norm(wide, dim=-1)
+        products = _products(bases, wide.flatten(0, 1))
+        self.readings[layer, at] = products, 0, length
         if stage == "out":
-            del self.before[layer]
+            if layer + 1 < len(self.bases):
+                self.ahead = x, _version(x), (products, self.rows, length)
+            if self.rows > _FEW:
+                self._reduce()
+
+    def _reduce(self) -> None:
+        """Turn what was read into gammas, or their sums over tokens: once a batch, once a layer where that is much."""
+        places = list(self.readings)
+        read, lengths = [], []
+        for products, first, length in self.readings.values():
+            read.append(products[first : first + self.rows])
+            lengths.append(length)
+        self.readings.clear()
+        parts = torch.stack(read).reshape(len(places), max(map(len, self.names)), -1, *lengths[0].shape)
+        gammas = parts.square().sum(2).sqrt() / torch.stack(lengths)[:, None]  # (places, targets, batch, n)
+        if not self.by_token:
+            risen = gammas > gammas[[places.index((layer, 0)) for layer, _ in places]]
+            if self.mask is not None:
+                gammas, risen = torch.where(self.mask, gammas, 0), risen & self.mask
+            gammas = torch.stack([gammas.sum(-1, dtype=torch.float64), risen.sum(-1)], dim=2)
+        self.reduced.update(zip(places, gammas.cpu().numpy(), strict=True))
 
     def finish(self) -> None:
         """Add the batch's readings to the texts that they belong to."""
-        widest = max(map(len, self.names))
+        if self.readings:
+            self._reduce()
+        self.places = sorted(self.reduced)
+        found = np.stack([self.reduced[place] for place in self.places])
         for row, window in enumerate(self.batch):
             if self.by_token:
-                gammas = [gamma[row, : len(window.ids)].float().cpu().numpy() for _, _, gamma in self.readings]
-                self.windows.setdefault(window.text, []).append((window.place, window.ids, _padded(gammas, widest)))
-                continue
-            self.lengths[window.text] = self.lengths.get(window.text, 0) + len(window.ids)
-            if window.text not in self.sums:
-                self.sums[window.text] = np.zeros((len(self.names), len(self.stages), widest, 2))
-            for layer, at, pair in self.readings:
-                values = pair[:, row].cpu().numpy()
-                self.sums[window.text][layer, at, : values.shape[1]] += values.T
-        self.places = [(layer, at) for layer, at, _ in self.readings]
+                gammas = found[:, :, row, : len(window.ids)].astype(np.float32)
+                self.windows.setdefault(window.text, []).append((window.place, window.ids, gammas))
+            else:
+                self.lengths[window.text] = self.lengths.get(window.text, 0) + len(window.ids)
+                self.sums[window.text] = self.sums.get(window.text, 0) + found[..., row]
 
     def text_table(self) -> pd.DataFrame:
         """One row a layer, stage, target and text."""
         frames = []
         texts = sorted(self.sums)
         for layer, names in enumerate(self.names):
-            block = np.stack([self.sums[text][layer, :, : len(names)] for text in texts])  # text, stage, target, 2
+            own = [i for i, (of, _) in enumerate(self.places) if of == layer]
+            block = np.stack([self.sums[text][own, : len(names)] for text in texts])  # text, stage, target, 2
             frames.append(
                 pd.DataFrame(
                     {
@@ -219,7 +248,7 @@ class Reducer:
         for text in sorted(self.windows):
             # Batches are formed by length, so a text's windows come in any order.
             windows = sorted(self.windows[text], key=lambda window: window[0])
-            gammas = np.concatenate([gamma for _, _, gamma in windows], axis=1)  # places, n, targets
+            gammas = np.concatenate([gamma for _, _, gamma in windows], axis=2)  # places, targets, n
             tokens = self.model.tokenizer.convert_ids_to_tokens([token for _, ids, _ in windows for token in ids])
             for place, (layer, at) in enumerate(self.places):
                 names = self.names[layer]
@@ -232,7 +261,7 @@ class Reducer:
                             "text": text,
                             "position": np.repeat(np.arange(len(tokens)), len(names)),
                             "token": np.repeat(tokens, len(names)),
-                            "gamma": gammas[place][:, : len(names)].ravel(),
+                            "gamma": gammas[place, : len(names)].T.ravel(),
                         }
                     )
                 )
@@ -261,28 +290,44 @@ def _subspaces(
     draws: int,
     device: torch.device,
     dtype: torch.dtype,
-) -> tuple[list[list[str]], list[Tensor]]:
-    """Names of each layer's targets, and their bases side by side: (d, targets * width), zero-padded."""
+) -> tuple[list[list[str]], Tensor]:
+    """Names of each layer's targets, and their bases, a vector a row: (layers, targets * width, d), zero-padded."""
     first = {id(source): i for i, source in reversed(list(enumerate(sources)))}
     own = {key: spectrum(_matrix(sources[i]), order=order).basis for key, i in first.items()}
-    names, columns = [], []
+    found: list[dict[str, NDArray[np.float64]]] = []
     for index, source in enumerate(sources):
         d, dimension = own[id(source)].shape
         bases: dict[str, NDArray[np.float64]] = {}
         if "own" in chosen:
             bases["own"] = own[id(source)]
         if "random" in chosen:
-            found = random_subspaces(d, dimension, draws, seed=seed + 1000 * index)
-            bases.update({f"random-{i}": draw for i, draw in enumerate(found)})
+            drawn = random_subspaces(d, dimension, draws, seed=seed + 1000 * index)
+            bases.update({f"random-{i}": draw for i, draw in enumerate(drawn)})
         if "other" in chosen:
             bases.update(
                 {f"layer-{i}": own[key] for key, i in sorted(first.items(), key=lambda e: e[1]) if key != id(source)}
             )
-        width = max((basis.shape[1] for basis in bases.values()), default=1)
-        wide = [np.pad(basis, ((0, 0), (0, width - basis.shape[1]))) for basis in bases.values()]
-        names.append(list(bases))
-        columns.append(torch.as_tensor(np.hstack(wide) if wide else np.zeros((d, 0)), dtype=dtype, device=device))
-    return names, columns
+        found.append(bases)
+    if not any(found):
+        raise CompanionError("all layers share their weights, so there are no other layers' subspaces; use 'random'")
+    width = max(basis.shape[1] for bases in found for basis in bases.values())
+    rows = np.zeros((len(found), max(map(len, found)), width, d))
+    for layer, bases in enumerate(found):
+        for place, basis in enumerate(bases.values()):
+            rows[layer, place, : basis.shape[1]] = basis.T
+    return [list(bases) for bases in found], torch.tensor(rows, dtype=dtype, device=device).flatten(1, 2)
+
+
+def _version(x: Tensor) -> int | None:
+    """How often a tensor was changed in place, where torch counts it."""
+    return None if x.is_inference() else x._version
+
+
+def _products(basis: Tensor, tokens: Tensor) -> Tensor:
+    """Inner products of a basis's rows with tokens: from (k, d) and (n, d) to (k, n)."""
+    # For a few rows this way round is faster, up to fourfold; for many the other way.
+    few = len(basis) <= 2 * _FEW
+    return torch.nn.functional.linear(basis, tokens) if few else torch.nn.functional.linear(tokens, basis).T
 
 
 def _matrix(source: AttentionLayer | Tensor) -> Tensor:
@@ -302,8 +347,3 @@ def _pad(batch: list[Window], device: torch.device) -> tuple[Tensor, Tensor]:
     padded = torch.tensor([window.ids + [0] * (longest - len(window.ids)) for window in batch], device=device)
     lengths = torch.tensor([[len(window.ids)] for window in batch], device=device)
     return padded, torch.arange(longest, device=device) < lengths
-
-
-def _padded(window: list[NDArray[np.float32]], targets: int) -> NDArray[np.float32]:
-    """Stack arrays of shape (n, up to targets), filling with NaN."""
-    return np.stack([np.pad(g, ((0, 0), (0, targets - g.shape[1])), constant_values=np.nan) for g in window])

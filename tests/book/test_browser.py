@@ -23,6 +23,9 @@ READY = """async () => {
   for (const image of document.images) { image.loading = "eager"; await image.decode().catch(() => null); }
 }"""
 BROKEN = "() => [...document.images].filter(image => !image.naturalWidth).map(image => image.src)"
+# The theme gives the keyboard what scrolls at this width, a moment after the width has changed.
+REACHED = """() => [...document.querySelectorAll("pre, .cell_output > .output, .pst-scrollable-table-container")]
+  .every(place => place.scrollWidth <= place.clientWidth || place.tabIndex === 0)"""
 TOO_WIDE = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 SERIOUS = """async () => (await axe.run(document, {resultTypes: ["violations"], preload: false})).violations
   .filter(found => ["serious", "critical"].includes(found.impact))
@@ -76,6 +79,7 @@ def test_a_page_is_whole_readable_and_asks_nobody_else(browser, address, name):
         page.set_viewport_size(SIZES[size])
         page.emulate_media(color_scheme=scheme)
         page.wait_for_function(f"document.documentElement.dataset.theme === '{scheme}'")
+        page.wait_for_function(REACHED)
         assert page.evaluate(TOO_WIDE) <= 0, size
         assert page.evaluate(SERIOUS) == [], scheme
     assert wrong == []
