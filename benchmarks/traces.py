@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,9 +62,8 @@ def measure(repeats: int) -> list[dict[str, Any]]:
     """Return one row a network and choice of targets: one batch traced over the same batch bare; then the memory.
 
     The batch is run bare and traced (the loop body of a trace), now the one first and now the other, and the ratio is
-    taken pair by pair; its median comes with a 95 % interval. The time that passes in the trace's own code, over that
-    of the rest, is nearly the same figure with less noise: it does not see the calls of the hooks, nor how they disturb
-    the network's caches. What a trace does once (spectra, hooks, table) is reported on its own.
+    taken pair by pair; its median comes with a 95 % interval. What a trace does once (spectra, hooks, table) is
+    reported on its own.
     """
     rows = []
     for name, (_, share) in NETWORKS.items():
@@ -81,7 +79,6 @@ def measure(repeats: int) -> list[dict[str, Any]]:
                     "targets": chosen,
                     "ratio_to_bare_forward": float(np.median(ratios)),
                     "interval": [float(interval.low), float(interval.high)],
-                    "ratio_by_time_in_own_code": float(np.median(found[:, 1] / (found[:, 1] - found[:, 2]))),
                     "seconds_bare_batch": float(np.median(found[:, 0])),
                     "pairs": len(found),
                 }
@@ -89,7 +86,7 @@ def measure(repeats: int) -> list[dict[str, Any]]:
     return rows + _once(max(1, repeats // 3))
 
 
-def _pairs(name: str, chosen: str, count: int) -> list[tuple[float, float, float]]:
+def _pairs(name: str, chosen: str, count: int) -> list[tuple[float, float]]:
     """Run one batch bare and traced that many times."""
     of = NETWORKS[name][0]()
     ids = np.random.default_rng(0).integers(0, WORDS, (BATCH, LENGTH)).tolist()
@@ -123,17 +120,10 @@ def _once(repeats: int) -> list[dict[str, Any]]:
 
 def _pair(
     of: companion.Model, windows: list[tracing.Window], reducer: tracing.Reducer, traced_first: bool
-) -> tuple[float, float, float]:
-    """Seconds of one batch bare and traced, and how many of the latter pass in the trace's own code."""
+) -> tuple[float, float]:
+    """Seconds of one batch bare and traced."""
     base = of.network.base_model
     ids = torch.tensor([window.ids for window in windows])
-    own = 0.0
-
-    def timed(call: Callable[..., None], *arguments: Any) -> None:
-        nonlocal own
-        start = time.perf_counter()
-        call(*arguments)
-        own += time.perf_counter() - start
 
     def bare_batch() -> float:
         start = time.perf_counter()
@@ -141,11 +131,11 @@ def _pair(
         return time.perf_counter() - start
 
     def traced_batch() -> float:
-        with hooks.watch(base, of.sites, reducer.stages, partial(timed, reducer.see)):
+        with hooks.watch(base, of.sites, reducer.stages, reducer.see):
             start = time.perf_counter()
-            timed(reducer.start, windows, torch.ones_like(ids, dtype=torch.bool))
+            reducer.start(windows, torch.ones_like(ids, dtype=torch.bool))
             base(input_ids=ids)
-            timed(reducer.finish)
+            reducer.finish()
             return time.perf_counter() - start
 
     with torch.no_grad():
@@ -153,7 +143,7 @@ def _pair(
             traced, plain = traced_batch(), bare_batch()
         else:
             plain, traced = bare_batch(), traced_batch()
-    return plain, traced, own
+    return plain, traced
 
 
 def _peak(what: str, count: int, repeats: int) -> float:

@@ -161,7 +161,8 @@ class Reducer:
         """Take note of the windows in a batch and of which positions hold tokens."""
         self.batch, self.mask = batch, None if bool(mask.all()) else mask
         self.readings: dict[tuple[int, int], tuple[Tensor, int, Tensor]] = {}
-        self.reduced: dict[tuple[int, int], NDArray[np.float64]] = {}
+        self.places: list[tuple[int, int]] = []
+        self.reduced: list[NDArray[np.float64]] = []
         self.ahead: tuple[Tensor, int | None, tuple[Tensor, int, Tensor]] | None = None
 
     def see(self, layer: int, stage: str, x: Tensor) -> None:
@@ -191,9 +192,9 @@ class Reducer:
 
     def _reduce(self) -> None:
         """Turn what was read into gammas, or their sums over tokens: once a batch, once a layer where that is much."""
-        places = list(self.readings)
+        places = sorted(self.readings)
         read, lengths = [], []
-        for products, first, length in self.readings.values():
+        for products, first, length in map(self.readings.__getitem__, places):
             read.append(products[first : first + self.rows])
             lengths.append(length)
         self.readings.clear()
@@ -204,14 +205,14 @@ class Reducer:
             if self.mask is not None:
                 gammas, risen = torch.where(self.mask, gammas, 0), risen & self.mask
             gammas = torch.stack([gammas.sum(-1, dtype=torch.float64), risen.sum(-1)], dim=2)
-        self.reduced.update(zip(places, gammas.cpu().numpy(), strict=True))
+        self.places += places
+        self.reduced.append(gammas.cpu().numpy())
 
     def finish(self) -> None:
         """Add the batch's readings to the texts that they belong to."""
         if self.readings:
             self._reduce()
-        self.places = sorted(self.reduced)
-        found = np.stack([self.reduced[place] for place in self.places])
+        found = np.concatenate(self.reduced)
         for row, window in enumerate(self.batch):
             if self.by_token:
                 gammas = found[:, :, row, : len(window.ids)].astype(np.float32)

@@ -57,6 +57,23 @@ def test_sums_and_risen_counts_are_those_of_kept_hidden_states(request, which, o
         assert row["risen"] == int((gamma > by_hand(model, TEXTS[text], "in", layer, basis)).sum())
 
 
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_stream_that_is_changed_between_two_layers_is_read_as_changed(decoder, inference):
+    block = decoder.sites[1].block
+    bump = torch.linspace(-1, 1, decoder.layers[1].d_model)
+    handle = block.register_forward_pre_hook(lambda _, inputs: (inputs[0].add_(bump),))
+    try:
+        with torch.inference_mode(inference):
+            table = trace(decoder, TEXTS[:1], targets="own").set_index(["layer", "stage"])
+        gamma = by_hand(decoder, TEXTS[0], "in", 1, spectrum(decoder.layers[1].F).basis)
+    finally:
+        handle.remove()
+    assert table["gamma"][1, "in"] == pytest.approx(float(gamma.sum()), abs=1e-5)
+    assert table["gamma"][1, "in"] != pytest.approx(
+        float(by_hand(decoder, TEXTS[0], "in", 1, spectrum(decoder.layers[1].F).basis).sum()), abs=1e-3
+    )
+
+
 @pytest.mark.parametrize("which", ["small", "decoder"])
 def test_batch_size_and_padding_change_no_number(request, which):
     model = request.getfixturevalue(which)
@@ -101,6 +118,8 @@ def test_targets_are_named_and_have_the_dimension_of_the_layers_own(small):
 def test_shared_layers_have_no_other_layers(small):
     model = random_model("albert", tokenizer=small.tokenizer)
     assert "layer-0" not in set(trace(model, ["the whale"])["target"])
+    with pytest.raises(companion.CompanionError, match="all layers share their weights"):
+        trace(model, ["the whale"], targets="other")
 
 
 def test_a_generator_of_texts_gives_the_same_table(small):
