@@ -15,6 +15,7 @@ import companion
 from benchmarks import traces
 from benchmarks.memory import peak_bytes
 from companion import tracing
+from companion.reducer import Window
 
 WORDS, TOKENS, BATCH = 200, 1_000_000, 16
 
@@ -36,7 +37,7 @@ def texts(tokens: int) -> Iterator[str]:
 def padding(tokens: int) -> float:
     """Return the share of padding in the batches that a trace forms from these texts."""
     of = model()
-    windows = (tracing.Window(text, ids, place) for place, (text, ids) in enumerate(of.encoded(texts(tokens))))
+    windows = (Window(text, ids, place) for place, (text, ids) in enumerate(of.encoded(texts(tokens))))
     real = filled = 0
     for batch in tracing._batches(windows, BATCH):
         lengths = [len(window.ids) for window in batch]

@@ -11,17 +11,19 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import scipy.stats
 import tokenizers
 import torch
 import transformers
-from scipy.stats import bootstrap
 
 import companion
 from benchmarks.memory import peak_bytes
-from companion import hooks, tracing
+from companion import hooks
+from companion.reducer import Reducer, Window
 from companion.tracing import Target
 
-WORDS, LENGTH, BATCH = 1000, 256, 8
+# Four batches are 8192 tokens: so many wait for each other in a trace.
+WORDS, LENGTH, BATCH, GROUP = 1000, 256, 8, 4
 
 
 def model(words: int = WORDS, **sizes: int) -> companion.Model:
@@ -52,48 +54,73 @@ def bare(of: companion.Model, count: int) -> None:
 TARGETS: dict[str, list[Target]] = {"own": ["own"], "all": ["own", "random", "other"]}
 
 
+# How to make a network, and how many pairs one process times.
 NETWORKS: dict[str, tuple[Callable[[], companion.Model], int]] = {
-    "GPT-2 small": (model, 4),
-    "MiniLM": (lambda: companion.load("minilm"), 24),
+    "GPT-2 small": (model, 3),
+    "MiniLM": (lambda: companion.load("minilm"), 16),
 }
 
 
 def measure(repeats: int) -> list[dict[str, Any]]:
-    """Return one row a network and choice of targets: one batch traced over the same batch bare; then the memory.
+    """Return one row a network and choice of targets: four batches traced over the same batches bare; then the memory.
 
-    The batch is run bare and traced (the loop body of a trace), now the one first and now the other, and the ratio is
-    taken pair by pair; its median comes with a 95 % interval. What a trace does once (spectra, hooks, table) is
-    reported on its own.
+    They are run bare and traced (the loop of a trace) in turn, and a process's ratio is the median of its pairs.
+    Where memory happens to lie moves that by one per cent from process to process, so there are several, and the
+    95 % interval of their mean is that of Student's t over processes. What a trace does once (spectra, hooks, table)
+    is reported on its own.
     """
     rows = []
     for name, (_, share) in NETWORKS.items():
         for chosen in TARGETS:
-            # Else memory that goes back to the system and comes again costs either side several per cent, by chance.
-            kept = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**31)}
-            found = np.array(_elsewhere(kept, "pairs", name, chosen, str(share * repeats)))
-            ratios = found[:, 1] / found[:, 0]
-            interval = bootstrap((ratios,), np.median, rng=0, method="percentile").confidence_interval
+            processes = [np.array(_elsewhere({}, "pairs", name, chosen, str(share))) for _ in range(max(2, repeats))]
+            ratios = [float(np.median(pairs[:, 1] / pairs[:, 0])) for pairs in processes]
+            interval = scipy.stats.t.interval(0.95, len(ratios) - 1, np.mean(ratios), scipy.stats.sem(ratios))
             rows.append(
                 {
                     "network": name,
                     "targets": chosen,
-                    "ratio_to_bare_forward": float(np.median(ratios)),
-                    "interval": [float(interval.low), float(interval.high)],
-                    "seconds_bare_batch": float(np.median(found[:, 0])),
-                    "pairs": len(found),
+                    "ratio_to_bare_forward": float(np.mean(ratios)),
+                    "interval": [float(end) for end in interval],
+                    "processes": ratios,
+                    "seconds_bare_batch": float(np.median(np.concatenate(processes)[:, 0])) / GROUP,
+                    "pairs_a_process": share,
                 }
             )
     return rows + _once(max(1, repeats // 3))
 
 
 def _pairs(name: str, chosen: str, count: int) -> list[tuple[float, float]]:
-    """Run one batch bare and traced that many times."""
+    """Seconds of four batches bare and traced, that many times, now the one first and now the other."""
     of = NETWORKS[name][0]()
-    ids = np.random.default_rng(0).integers(0, WORDS, (BATCH, LENGTH)).tolist()
-    windows = [tracing.Window(i, some, i) for i, some in enumerate(ids)]
-    reducer = tracing.Reducer(of, "residual", TARGETS[chosen], seed=0, tokens=False)
-    _pair(of, windows, reducer, False)  # warms up
-    return [_pair(of, windows, reducer, i % 2 == 1) for i in range(count)]
+    base = of.network.base_model
+    ids = torch.tensor(np.random.default_rng(0).integers(0, WORDS, (BATCH, LENGTH)))
+    windows = [Window(i, some, i) for i, some in enumerate(ids.tolist())]
+    reducer = Reducer(of, "residual", TARGETS[chosen], seed=0, tokens=False)
+
+    def bare_batches() -> float:
+        start = time.perf_counter()
+        for _ in range(GROUP):
+            base(input_ids=ids)
+        return time.perf_counter() - start
+
+    def traced_batches() -> float:
+        with hooks.watch(base, of.sites, reducer.stages, reducer.see):
+            start = time.perf_counter()
+            for _ in range(GROUP):
+                reducer.start(windows, None)
+                base(input_ids=ids)
+                reducer.finish()
+            return time.perf_counter() - start
+
+    pairs = []
+    with torch.no_grad():
+        for i in range(-1, count):  # the first warms up
+            if i % 2:
+                traced, bare = traced_batches(), bare_batches()
+            else:
+                bare, traced = bare_batches(), traced_batches()
+            pairs.append((bare, traced))
+    return pairs[1:]
 
 
 def _elsewhere(environment: dict[str, str], *what: str) -> Any:
@@ -116,34 +143,6 @@ def _once(repeats: int) -> list[dict[str, Any]]:
         added = {f"added_megabytes_{count}_texts": value for count, value in memory.items()}
         rows.append({"network": "GPT-2 small", "targets": chosen, "seconds_of_a_trace_of_one_text": once, **added})
     return rows
-
-
-def _pair(
-    of: companion.Model, windows: list[tracing.Window], reducer: tracing.Reducer, traced_first: bool
-) -> tuple[float, float]:
-    """Seconds of one batch bare and traced."""
-    base = of.network.base_model
-    ids = torch.tensor([window.ids for window in windows])
-
-    def bare_batch() -> float:
-        start = time.perf_counter()
-        base(input_ids=ids)
-        return time.perf_counter() - start
-
-    def traced_batch() -> float:
-        with hooks.watch(base, of.sites, reducer.stages, reducer.see):
-            start = time.perf_counter()
-            reducer.start(windows, torch.ones_like(ids, dtype=torch.bool))
-            base(input_ids=ids)
-            reducer.finish()
-            return time.perf_counter() - start
-
-    with torch.no_grad():
-        if traced_first:
-            traced, plain = traced_batch(), bare_batch()
-        else:
-            plain, traced = bare_batch(), traced_batch()
-    return plain, traced
 
 
 def _peak(what: str, count: int, repeats: int) -> float:

@@ -57,14 +57,15 @@ def test_sums_and_risen_counts_are_those_of_kept_hidden_states(request, which, o
         assert row["risen"] == int((gamma > by_hand(model, TEXTS[text], "in", layer, basis)).sum())
 
 
+@pytest.mark.parametrize("targets", ["own", ("own", "random")])
 @pytest.mark.parametrize("inference", [False, True])
-def test_a_stream_that_is_changed_between_two_layers_is_read_as_changed(decoder, inference):
+def test_a_stream_that_is_changed_between_two_layers_is_read_as_changed(decoder, inference, targets):
     block = decoder.sites[1].block
     bump = torch.linspace(-1, 1, decoder.layers[1].d_model)
     handle = block.register_forward_pre_hook(lambda _, inputs: (inputs[0].add_(bump),))
     try:
         with torch.inference_mode(inference):
-            table = trace(decoder, TEXTS[:1], targets="own").set_index(["layer", "stage"])
+            table = trace(decoder, TEXTS[:1], targets=targets).query("target == 'own'").set_index(["layer", "stage"])
         gamma = by_hand(decoder, TEXTS[0], "in", 1, spectrum(decoder.layers[1].F).basis)
     finally:
         handle.remove()
@@ -83,6 +84,23 @@ def test_batch_size_and_padding_change_no_number(request, which):
     np.testing.assert_allclose(alone["gamma"], together["gamma"], atol=1e-5)
     pd.testing.assert_series_equal(alone["n"], together["n"])
     pd.testing.assert_series_equal(alone["risen"], together["risen"])
+
+
+@pytest.mark.parametrize("by", ["text", "token"])
+@pytest.mark.parametrize("targets", ["own", ("own", "random")])
+def test_how_many_batches_are_reduced_together_changes_no_number(small, monkeypatch, by, targets):
+    tables = []
+    for waiting in (1, 20, 2**13):  # each batch alone and memory that grows; a few together; all together
+        monkeypatch.setattr("companion.reducer._WAITING", waiting)
+        tables.append(trace(small, TEXTS * 3, by=by, targets=targets, batch_size=2))
+    for table in tables[:2]:
+        pd.testing.assert_frame_equal(table, tables[2], atol=1e-5)
+
+
+def test_a_network_that_leaves_out_a_layer_is_refused(decoder, monkeypatch):
+    monkeypatch.setattr(decoder.network.base_model, "h", decoder.network.base_model.h[:-1])
+    with pytest.raises(companion.CompanionError, match=r"10 of 15 readings.*does not run all its layers"):
+        trace(decoder, TEXTS, targets="own")
 
 
 def test_the_token_table_adds_up_to_the_text_table(small):
