@@ -64,7 +64,7 @@ NETWORKS: dict[str, tuple[Callable[[], companion.Model], int]] = {
 def measure(repeats: int) -> list[dict[str, Any]]:
     """Return one row a network and choice of targets: four batches traced over the same batches bare; then the memory.
 
-    They are run bare and traced (the loop of a trace) in turn, and a process's ratio is the median of its pairs.
+    A batch is run bare and traced (the loop of a trace) in turn, and a process's ratio is the median of its pairs.
     Where memory happens to lie moves that by one per cent from process to process, so there are several, and the
     95 % interval of their mean is that of Student's t over processes. What a trace does once (spectra, hooks, table)
     is reported on its own.
@@ -89,37 +89,35 @@ def measure(repeats: int) -> list[dict[str, Any]]:
     return rows + _once(max(1, repeats // 3))
 
 
-def _pairs(name: str, chosen: str, count: int) -> list[tuple[float, float]]:
-    """Seconds of four batches bare and traced, that many times, now the one first and now the other."""
+def _pairs(name: str, chosen: str, count: int) -> list[list[float]]:
+    """Seconds of four batches bare and of the same traced, batch by batch in turn; that many times."""
     of = NETWORKS[name][0]()
     base = of.network.base_model
     ids = torch.tensor(np.random.default_rng(0).integers(0, WORDS, (BATCH, LENGTH)))
     windows = [Window(i, some, i) for i, some in enumerate(ids.tolist())]
     reducer = Reducer(of, "residual", TARGETS[chosen], seed=0, tokens=False)
 
-    def bare_batches() -> float:
+    def bare() -> float:
         start = time.perf_counter()
-        for _ in range(GROUP):
-            base(input_ids=ids)
+        base(input_ids=ids)
         return time.perf_counter() - start
 
-    def traced_batches() -> float:
+    def traced() -> float:
         with hooks.watch(base, of.sites, reducer.stages, reducer.see):
             start = time.perf_counter()
-            for _ in range(GROUP):
-                reducer.start(windows, None)
-                base(input_ids=ids)
-                reducer.finish()
+            reducer.start(windows, None)
+            base(input_ids=ids)
+            reducer.finish()
             return time.perf_counter() - start
 
     pairs = []
     with torch.no_grad():
-        for i in range(-1, count):  # the first warms up
-            if i % 2:
-                traced, bare = traced_batches(), bare_batches()
-            else:
-                bare, traced = bare_batches(), traced_batches()
-            pairs.append((bare, traced))
+        for _ in range(1 + count):  # the first warms up
+            seconds = [0.0, 0.0]
+            for batch in range(GROUP):
+                for side in (0, 1) if batch % 2 else (1, 0):
+                    seconds[side] += (bare, traced)[side]()
+            pairs.append(seconds)
     return pairs[1:]
 
 
