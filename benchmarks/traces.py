@@ -56,7 +56,7 @@ TARGETS: dict[str, list[Target]] = {"own": ["own"], "all": ["own", "random", "ot
 
 # How to make a network, and how many pairs one process times.
 NETWORKS: dict[str, tuple[Callable[[], companion.Model], int]] = {
-    "GPT-2 small": (model, 3),
+    "GPT-2 small": (model, 5),
     "MiniLM": (lambda: companion.load("minilm"), 16),
 }
 
