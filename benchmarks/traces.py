@@ -65,7 +65,7 @@ def measure(repeats: int) -> list[dict[str, Any]]:
     """Return one row a network and choice of targets: four batches traced over the same batches bare; then the memory.
 
     A batch is run bare and traced (the loop of a trace) in turn, and a process's ratio is the median of its pairs.
-    Where memory happens to lie moves that by one per cent from process to process, so there are several, and the
+    Where memory happens to lie moves that by a few per cent from process to process, so there are several, and the
     95 % interval of their mean is that of Student's t over processes. What a trace does once (spectra, hooks, table)
     is reported on its own.
     """
@@ -97,12 +97,12 @@ def _pairs(name: str, chosen: str, count: int) -> list[list[float]]:
     windows = [Window(i, some, i) for i, some in enumerate(ids.tolist())]
     reducer = Reducer(of, "residual", TARGETS[chosen], seed=0, tokens=False)
 
-    def bare() -> float:
+    def run_bare() -> float:
         start = time.perf_counter()
         base(input_ids=ids)
         return time.perf_counter() - start
 
-    def traced() -> float:
+    def run_traced() -> float:
         with hooks.watch(base, of.sites, reducer.stages, reducer.see):
             start = time.perf_counter()
             reducer.start(windows, None)
@@ -116,7 +116,7 @@ def _pairs(name: str, chosen: str, count: int) -> list[list[float]]:
             seconds = [0.0, 0.0]
             for batch in range(GROUP):
                 for side in (0, 1) if batch % 2 else (1, 0):
-                    seconds[side] += (bare, traced)[side]()
+                    seconds[side] += (run_bare, run_traced)[side]()
             pairs.append(seconds)
     return pairs[1:]
 
