@@ -41,11 +41,13 @@ def by_hand(model, text, stage, layer, basis):
     return torch.cat(parts)
 
 
+@pytest.mark.parametrize("targets", ["own", ("own", "random")])  # few bases, reduced together; many, layer by layer
 @pytest.mark.parametrize("order", ["residual", "modulus", "real"])
 @pytest.mark.parametrize("which", ["small", "decoder"])
-def test_sums_and_risen_counts_are_those_of_kept_hidden_states(request, which, order):
+def test_sums_and_risen_counts_are_those_of_kept_hidden_states(request, which, order, targets):
     model = request.getfixturevalue(which)
-    table = trace(model, TEXTS, order=order, targets="own").set_index(["layer", "stage", "text"])
+    table = trace(model, TEXTS, order=order, targets=targets).query("target == 'own'")
+    table = table.set_index(["layer", "stage", "text"])
     assert set(table.index.unique("stage")) == {"in", "attention", "norm", "out"} | (
         {"input_norm"} if which == "decoder" else {"ffn"}
     )
